@@ -1,0 +1,40 @@
+"""The rows that tables and pictures are made of."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class CellRow:
+    """One finished cell of a sweep.
+
+    metrics: name -> the JSON form of `evaluators.types.Metric`. counters: DecodeStats counter ->
+    {sample_id: value}. latency: fields of the bench run for this cell (speed_up, interval ...) or {}.
+    """
+
+    cell_key: str
+    target: str
+    method: str
+    knobs: dict[str, Any]
+    n_target_tokens: int
+    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
+    counters: dict[str, dict[str, float]] = field(default_factory=dict)
+    latency: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """`mulosd tau=0.2 radius=1`: the method and its non-default knobs."""
+        return " ".join([self.method, *(f"{k}={v}" for k, v in sorted(self.knobs.items()))])
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One decoded image with what the gallery draws beside it."""
+
+    sample_id: str
+    prompt: str
+    image: np.ndarray  # uint8 [height, width, 3]
+    status: np.ndarray  # uint8 [H, W] of mulosd.types STATUS_* values
+    forwards: int

@@ -1,0 +1,1 @@
+"""Evaluators: chunk of staged rows -> mergeable state -> metrics."""

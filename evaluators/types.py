@@ -1,0 +1,64 @@
+"""The one signature of all evaluators, and the metric they return.
+
+An evaluator reads staged rows only. `score` turns one chunk into a state, `merge` joins states
+(associative, commutative), `finalize` turns the joined state into metrics.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Protocol
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number with everything needed to trust it.
+
+    value None means "cannot be judged", then `reason` says why. interval: 95 % limits or None.
+    n: scored items; n_missing: items that have no score (failed or unreadable).
+    per_sample: sample_id -> value where the metric is a mean over samples, for paired comparisons.
+    """
+
+    name: str
+    value: float | None
+    direction: Literal["higher", "lower", "none"]
+    unit: str
+    n: int
+    n_missing: int
+    version: str
+    interval: tuple[float, float] | None = None
+    protocol: dict[str, Any] = field(default_factory=dict)
+    reason: str = ""
+    per_sample: dict[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-serialisable form."""
+        return asdict(self)
+
+
+class Evaluator(Protocol):
+    """prepare once, score chunks, merge states, finalize."""
+
+    name: str
+    version: str
+
+    def protocol(self) -> dict[str, Any]:
+        """Settings and weight hashes that change the numbers; part of the score folder's key."""
+        ...
+
+    def prepare(self) -> None:
+        """Load what scoring needs (networks); called once per process."""
+        ...
+
+    def score(self, rows: Sequence[Row]) -> Any:
+        """State of one chunk: picklable."""
+        ...
+
+    def merge(self, a: Any, b: Any) -> Any:
+        """Join two states."""
+        ...
+
+    def finalize(self, state: Any) -> list[Metric]:
+        """Metrics of a joined state."""
+        ...

@@ -1,0 +1,96 @@
+"""Value types that cross layers: prompts, decoding counters, one decoded image.
+
+Frozen or plain dataclasses of numbers, strings and numpy arrays; picklable, never a tensor on a device.
+This module imports numpy only, so that planning and tables stay light.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+# Cells of a status map [H, W] (uint8), as drawn by the gallery.
+STATUS_ACCEPTED = 0
+STATUS_REJECTED = 1
+STATUS_EXPANDED = 2
+STATUS_SAMPLED = 3  # methods without a draft: every token is sampled by the target
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt of a benchmark.
+
+    benchmark: "scenes", "geneval", "coco" or "dpg"; prompt_id: stable inside the benchmark, and
+    together they name samples `<benchmark>/<prompt_id>/<image_index>`. metadata: what the
+    evaluators of that benchmark need (GenEval: tag, include, exclude), JSON-serialisable.
+    """
+
+    benchmark: str
+    prompt_id: str
+    text: str
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class DecodeStats:
+    """Raw counters of one decoded image (architecture names; ratios are derived on reading).
+
+    A forward counts for an image when the image has a real query in the call; with guidance the
+    conditional and unconditional rows of one call are one forward. accepted = drafted - rejected.
+    rejected = |R_T|, resampled = |R_X|, expanded = |R_X \\ R_T|.
+    """
+
+    forwards_draft: int = 0
+    forwards_verify: int = 0
+    forwards_resample: int = 0
+    forwards_refresh: int = 0
+    tokens_fed: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    rejected: int = 0
+    resampled: int = 0
+    expanded: int = 0
+    cycles: int = 0
+    peak_mib: float = 0.0
+    time_condition_s: float = 0.0
+    time_draft_s: float = 0.0
+    time_upsample_s: float = 0.0
+    time_verify_s: float = 0.0
+    time_resample_s: float = 0.0
+    time_detokenize_s: float = 0.0
+
+    @property
+    def forwards(self) -> int:
+        """All forwards of both models."""
+        return self.forwards_draft + self.forwards_verify + self.forwards_resample + self.forwards_refresh
+
+
+COUNTERS = (
+    "forwards_draft",
+    "forwards_verify",
+    "forwards_resample",
+    "forwards_refresh",
+    "tokens_fed",
+    "drafted",
+    "accepted",
+    "rejected",
+    "resampled",
+    "expanded",
+    "cycles",
+)
+
+
+@dataclass
+class Decoded:
+    """One decoded image.
+
+    tokens: int32 [H, W] target-grid codes; image: uint8 [height, width, 3] RGB;
+    status: uint8 [H, W] of STATUS_* values; stats: raw counters.
+    frames: optional snapshots of (tokens [H, W] with -1 where undecided) for an animation.
+    """
+
+    tokens: np.ndarray
+    image: np.ndarray
+    status: np.ndarray
+    stats: DecodeStats
+    frames: list[np.ndarray] = field(default_factory=list)
