@@ -1,0 +1,293 @@
+"""Intervals and paired comparisons over per-sample values.
+
+In: mappings sample_id -> value, as in `Metric.per_sample`. Out: estimates with 95 % limits. Samples of one prompt are
+correlated, so whole prompts are resampled (evaluators.md 1.14, 6.4); the seed is fixed, so the same values give the
+same limits whatever their order. A missing sample is left out and counted, never taken as 0. Knows no metric.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mulosd.errors import DataError
+
+RESAMPLES = 10_000
+CONFIDENCE = 0.95
+SEED = 0
+NOTHING_SHARED = "no value to average: no sample has a score on every side; check n_missing and the prompt sets."
+
+# Resamples drawn at a time: bounds the weight matrix to [_BLOCK, clusters].
+_BLOCK = 500
+
+Floats = npt.NDArray[np.float64]
+Values = Mapping[str, float]
+
+
+class Interval(NamedTuple):
+    """Limits of a two-sided confidence interval."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its limits; interval None where it cannot be known (`reason` says why).
+
+    n: samples used; n_clusters: prompts; n_unpaired: samples that only one side has and that were left out.
+    """
+
+    value: float
+    interval: Interval | None
+    n: int
+    n_clusters: int
+    n_unpaired: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class NonInferiority:
+    """The verdict with the limit that decided (None without an interval) and the margin."""
+
+    verdict: Literal["non-inferior", "inferior", "not shown"]
+    limit: float | None
+    margin: float
+
+
+def prompt_of(sample_id: str) -> str:
+    """The prompt part of `<benchmark>/<prompt_id>/<image_index>`: the unit that is resampled."""
+    head, slash, _ = sample_id.rpartition("/")
+    return head if slash else sample_id
+
+
+def wilson_interval(successes: float, n: int, *, confidence: float = CONFIDENCE) -> Interval:
+    """Wilson's score interval of a proportion; sensible at 0 and n, where a bootstrap has no width.
+
+    Raises ValueError when n < 1 or successes lies outside [0, n].
+    """
+    if n < 1 or not 0 <= successes <= n:
+        raise ValueError(f"successes = {successes} of n = {n}")
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    share = successes / n
+    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    low = 0.0 if successes == 0 else max(0.0, centre - half)
+    high = 1.0 if successes == n else min(1.0, centre + half)
+    return Interval(low, high)
+
+
+def bootstrap_mean(
+    values: Values,
+    *,
+    strata: Mapping[str, str] | None = None,
+    pooled: bool = False,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> Estimate:
+    """Mean of the values with percentile limits from resampled prompts.
+
+    With `strata` (sample_id -> stratum) prompts are resampled inside their stratum and the value is the unweighted mean
+    of the strata's means (GenEval's overall), or with `pooled` the plain mean over all samples. Raises DataError
+    without values.
+    """
+    ones = dict.fromkeys(values, 1.0)
+    return _bootstrap_ratio(values, ones, strata=strata, pooled=pooled, resamples=resamples, seed=seed)
+
+
+def bootstrap_proportion(
+    values: Values,
+    *,
+    strata: Mapping[str, str] | None = None,
+    pooled: bool = False,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> Estimate:
+    """`bootstrap_mean` of 0/1 values; where all agree, Wilson's limits with the number of prompts as n."""
+    estimate = bootstrap_mean(values, strata=strata, pooled=pooled, resamples=resamples, seed=seed)
+    if estimate.value not in (0.0, 1.0):
+        return estimate
+    num = estimate.n_clusters
+    limits = wilson_interval(estimate.value * num, num)
+    return Estimate(estimate.value, limits, estimate.n, num)
+
+
+def paired_difference(
+    a: Values,
+    b: Values,
+    *,
+    strata: Mapping[str, str] | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> Estimate:
+    """Mean of a - b over the samples both have (positive: a is higher); `strata` as in `bootstrap_mean`."""
+    return paired_contrast([a, b], [1.0, -1.0], strata=strata, resamples=resamples, seed=seed)
+
+
+def paired_contrast(
+    series: Sequence[Values],
+    weights: Sequence[float],
+    *,
+    strata: Mapping[str, str] | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> Estimate:
+    """Mean of sum_i weights[i] * series[i] over the samples all series have.
+
+    "Keeps half of AR's advantage over draft-only" is [method, ar, draft_only] with [1, -0.5, -0.5] above 0.
+    """
+    shared = _shared(series)
+    mixed = {key: sum(w * s[key] for w, s in zip(weights, series, strict=True)) for key in shared}
+    estimate = bootstrap_mean(mixed, strata=strata, resamples=resamples, seed=seed)
+    return _with_unpaired(estimate, series, len(shared))
+
+
+def ratio_of_totals(
+    numerator: Values, denominator: Values, *, resamples: int = RESAMPLES, seed: int = SEED
+) -> Estimate:
+    """sum(numerator) / sum(denominator) over shared samples, both resampled together (latency and forward ratios).
+
+    Raises DataError unless every denominator is positive.
+    """
+    shared = _shared([numerator, denominator])
+    _check_positive({key: denominator[key] for key in shared})
+    top = {key: numerator[key] for key in shared}
+    bottom = {key: denominator[key] for key in shared}
+    estimate = _bootstrap_ratio(top, bottom, resamples=resamples, seed=seed)
+    return _with_unpaired(estimate, [numerator, denominator], len(shared))
+
+
+def median_of_ratios(
+    numerator: Values, denominator: Values, *, resamples: int = RESAMPLES, seed: int = SEED
+) -> Estimate:
+    """Median over prompts of the paired ratio of a prompt's totals; stands beside the ratio of totals."""
+    shared = _shared([numerator, denominator])
+    if not shared:
+        raise DataError(NOTHING_SHARED)
+    _check_positive({key: denominator[key] for key in shared})
+    groups = _Clusters.of({k: numerator[k] for k in shared}, {k: denominator[k] for k in shared})
+    ratios = np.sort(groups.top / groups.bottom)
+    value = float(np.median(ratios))
+    rng = np.random.default_rng(seed)
+    blocks = [min(_BLOCK, resamples - start) for start in range(0, resamples, _BLOCK)]
+    picks = (rng.integers(len(ratios), size=(size, len(ratios))) for size in blocks)
+    draws = np.concatenate([np.median(ratios[pick], axis=1) for pick in picks])
+    estimate = _finish(value, draws, len(shared), len(ratios))
+    return _with_unpaired(estimate, [numerator, denominator], len(shared))
+
+
+def non_inferiority(
+    difference: Estimate, *, margin: float, direction: Literal["higher", "lower"] = "higher"
+) -> NonInferiority:
+    """Whether candidate - baseline is shown to be no worse than `margin` (in the metric's unit, > 0).
+
+    direction: which values are better. Non-inferior when the whole two-sided 95 % interval lies on the good side of the
+    margin, inferior when all of it lies beyond; otherwise nothing is shown, which is not the same as equal.
+    """
+    if not margin > 0 or not math.isfinite(margin):
+        raise ValueError(f"margin = {margin}; a non-inferiority margin is a finite number above 0")
+    if difference.interval is None:
+        return NonInferiority("not shown", None, margin)
+    low, high = difference.interval
+    worst, best = (low, high) if direction == "higher" else (-high, -low)
+    limit = low if direction == "higher" else high
+    if worst > -margin:
+        return NonInferiority("non-inferior", limit, margin)
+    return NonInferiority("inferior" if best < -margin else "not shown", limit, margin)
+
+
+def describe_bootstrap(*, strata: str = "", resamples: int = RESAMPLES, seed: int = SEED) -> dict[str, Any]:
+    """How the limits were made, for `Metric.protocol`."""
+    text = {"method": "percentile bootstrap over prompts", "resamples": resamples, "seed": seed, "level": CONFIDENCE}
+    return {**text, "strata": strata} if strata else text
+
+
+@dataclass(frozen=True)
+class _Clusters:
+    """Totals per prompt, prompts in sorted order so that the input's order does not matter."""
+
+    top: Floats
+    bottom: Floats
+
+    @classmethod
+    def of(cls, top: Values, bottom: Values, cluster: Callable[[str], str] = prompt_of) -> "_Clusters":
+        names = sorted({cluster(key) for key in top})
+        index = {name: i for i, name in enumerate(names)}
+        where = [index[cluster(key)] for key in sorted(top)]
+        keys = sorted(top)
+        sums = np.zeros((2, len(names)))
+        np.add.at(sums[0], where, [top[key] for key in keys])
+        np.add.at(sums[1], where, [bottom[key] for key in keys])
+        return cls(sums[0], sums[1])
+
+
+def _bootstrap_ratio(
+    top: Values,
+    bottom: Values,
+    *,
+    resamples: int,
+    seed: int,
+    strata: Mapping[str, str] | None = None,
+    pooled: bool = False,
+) -> Estimate:
+    if not top:
+        raise DataError(NOTHING_SHARED)
+    broken = sorted(key for key in top if not (math.isfinite(top[key]) and math.isfinite(bottom[key])))
+    if broken:
+        raise DataError(f"sample {broken[0]!r} has a value that is not finite; a failed sample has no value at all.")
+    names = sorted({strata[key] for key in top}) if strata else [""]
+    groups = []
+    for name in names:
+        keys = [key for key in top if not strata or strata[key] == name]
+        groups.append(_Clusters.of({k: top[k] for k in keys}, {k: bottom[k] for k in keys}))
+    value = float(_combined([np.array([g.top.sum(), g.bottom.sum()]) for g in groups], pooled))
+    rng = np.random.default_rng(seed)
+    draws = _combined([_resampled(g, resamples, rng) for g in groups], pooled)
+    num_clusters = sum(len(g.top) for g in groups)
+    lonely = [name for name, g in zip(names, groups, strict=True) if len(g.top) < 2]
+    return _finish(value, draws, len(top), num_clusters, lonely=lonely)
+
+
+def _resampled(groups: _Clusters, resamples: int, rng: np.random.Generator) -> Floats:
+    """Totals above and below the line of each resample, [2, resamples]."""
+    num = len(groups.top)
+    totals = np.stack([groups.top, groups.bottom], axis=1)
+    blocks = [min(_BLOCK, resamples - start) for start in range(0, resamples, _BLOCK)]
+    drawn = [rng.multinomial(num, np.full(num, 1.0 / num), size=size) @ totals for size in blocks]
+    return np.concatenate(drawn).T
+
+
+def _combined(totals: Sequence[Floats], pooled: bool) -> Floats:
+    """Ratios from the strata's totals [2, ...]: of the sums when pooled, else the mean of the strata's ratios."""
+    if pooled:
+        top, bottom = np.sum(totals, axis=0)
+        return np.asarray(top / bottom)
+    return np.asarray(np.mean([top / bottom for top, bottom in totals], axis=0))
+
+
+def _finish(value: float, draws: Floats, n: int, num_clusters: int, *, lonely: Sequence[str] = ()) -> Estimate:
+    if num_clusters < 2 or lonely:
+        where = f" in {', '.join(lonely)}" if any(lonely) else ""
+        return Estimate(value, None, n, num_clusters, reason=f"an interval needs two prompts or more{where}")
+    tail = (1 - CONFIDENCE) / 2
+    low, high = (float(v) for v in np.quantile(draws, [tail, 1 - tail]))
+    return Estimate(value, Interval(low, high), n, num_clusters)
+
+
+def _shared(series: Sequence[Values]) -> list[str]:
+    return sorted(set(series[0]).intersection(*series[1:]))
+
+
+def _with_unpaired(estimate: Estimate, series: Sequence[Values], num_shared: int) -> Estimate:
+    lost = len(set().union(*series)) - num_shared
+    return Estimate(estimate.value, estimate.interval, estimate.n, estimate.n_clusters, lost, estimate.reason)
+
+
+def _check_positive(values: Values) -> None:
+    wrong = sorted(key for key, value in values.items() if not value > 0)
+    if wrong:
+        raise DataError(f"sample {wrong[0]!r} has {values[wrong[0]]} below the line of a ratio; it must be above 0.")
