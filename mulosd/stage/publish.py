@@ -1,0 +1,78 @@
+"""Atomic publishing of files and canonical JSON. Standard library only.
+
+A reader sees the old file or the new one, never a part: temp file in the same folder, fsync, rename,
+fsync of the folder. The temp name starts with a dot and does not end in `.parquet`, because dataset
+readers pick up leftovers otherwise.
+"""
+
+import hashlib
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from mulosd.errors import DataError, EnvironmentProblem
+
+
+def canonical_json(value: Any) -> bytes:
+    """UTF-8 JSON with sorted keys, no blanks and no non-finite numbers: equal values give equal bytes."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8")
+
+
+def sha256_hex(data: bytes) -> str:
+    """Hexadecimal sha256 of `data`."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def publish_bytes(path: Path, data: bytes) -> None:
+    """Write `data` to `path` atomically; raises EnvironmentProblem where the file system refuses."""
+    temp = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temp.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temp.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        temp.unlink(missing_ok=True)
+        raise EnvironmentProblem(
+            f"{path} cannot be written ({error.strerror or error}); free some space or choose a writable --out folder."
+        ) from error
+
+
+def publish_json(path: Path, value: Any) -> None:
+    """Publish `value` as readable JSON together with a digest of itself, for `read_json`."""
+    publish_bytes(path, _render(value))
+
+
+def read_json(path: Path) -> Any:
+    """The value that `publish_json` wrote; DataError when the file is missing or any byte of it changed."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror or error}); run the sweep again.") from error
+    try:
+        value = json.loads(data)["value"]
+        intact = data == _render(value)
+    except (ValueError, KeyError, TypeError):
+        intact = False
+    if not intact:
+        raise DataError(f"{path} is damaged or was edited by hand; delete the file and run the sweep again.")
+    return value
+
+
+def _render(value: Any) -> bytes:
+    body = {"sha256": sha256_hex(canonical_json(value)), "value": value}
+    return (json.dumps(body, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8")
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

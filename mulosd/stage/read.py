@@ -1,0 +1,99 @@
+"""Read staged rows: plain dictionaries, pictures and status maps as numpy arrays.
+
+Rows are keyed by `schema.COLUMNS`; `image` is {"bytes", "path"} or None for a failed sample. Page
+checksums are verified on every read. pyarrow rather than `datasets`, whose cache returns old rows of a
+replaced file.
+"""
+
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mulosd.errors import DataError
+from mulosd.stage.manifest import SCHEMA_VERSION, chunk_path, read_manifest
+
+_REPAIR = "delete the file and run the sweep again to decode it anew"
+
+
+def read_rows(path: Path, *, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """Rows of one chunk file in their stored order; DataError when it is missing, broken or of another schema."""
+    return rows_of(read_bytes(path), path, columns=columns)
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a staged file; DataError where it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror or error}); {_REPAIR}.") from error
+
+
+def rows_of(data: bytes, path: Path, *, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """Rows of a chunk whose content is `data`; `path` is for error texts."""
+    try:
+        file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+        version = (file.schema_arrow.metadata or {}).get(b"mulosd.schema")
+        table = file.read(columns=None if columns is None else list(columns))
+        rows: list[dict[str, Any]] = table.to_pylist()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{path} is a damaged Parquet file ({reason}); {_REPAIR}.") from error
+    if version != str(SCHEMA_VERSION).encode():
+        raise DataError(f"{path} has schema version {version!r}, this program reads {SCHEMA_VERSION}; {_REPAIR}.")
+    return rows
+
+
+def read_table(path: Path) -> list[dict[str, Any]]:
+    """Rows of a file of `write.write_table`."""
+    try:
+        rows: list[dict[str, Any]] = pq.ParquetFile(path, page_checksum_verification=True).read().to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path} is missing or damaged ({str(error).splitlines()[0]}); run the bench again.") from error
+    return rows
+
+
+def iter_cell(cell_dir: Path, *, columns: Sequence[str] | None = None) -> Iterator[list[dict[str, Any]]]:
+    """Rows of a cell, one list per chunk of its manifest, in chunk order."""
+    for name in sorted(read_manifest(cell_dir)):
+        yield read_rows(cell_dir / "images" / name, columns=columns)
+
+
+def read_cell_chunk(cell_dir: Path, index: int, *, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """Rows of chunk `index` of a cell."""
+    return read_rows(chunk_path(cell_dir, index), columns=columns)
+
+
+def image_array(row: Mapping[str, Any]) -> np.ndarray | None:
+    """The picture of a row as uint8 [height, width, 3]; None for a failed sample."""
+    from PIL import Image
+
+    if row["image"] is None:
+        return None
+    with Image.open(io.BytesIO(row["image"]["bytes"])) as picture:
+        return np.asarray(picture.convert("RGB"))
+
+
+def status_array(row: Mapping[str, Any]) -> np.ndarray | None:
+    """The status map of a row as uint8 [H, W]; None for a failed sample."""
+    if row["status_map"] is None:
+        return None
+    return np.frombuffer(row["status_map"], dtype=np.uint8).reshape(row["grid_height"], row["grid_width"])
+
+
+def token_array(row: Mapping[str, Any]) -> np.ndarray | None:
+    """The target tokens of a row as int32 [H, W]; None for a failed sample."""
+    if row["token_ids"] is None:
+        return None
+    return np.asarray(row["token_ids"], dtype=np.int32).reshape(row["grid_height"], row["grid_width"])
+
+
+def metadata_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The prompt's metadata."""
+    value: dict[str, Any] = json.loads(row["metadata"])
+    return value

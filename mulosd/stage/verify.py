@@ -1,0 +1,112 @@
+"""Check staged cells against their manifests: rows, bytes, digests, unique keys and pixel digests.
+
+The file digest finds any changed byte; the other checks find files that were replaced as a whole, and
+say what is wrong with them.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mulosd.errors import DataError
+from mulosd.stage.manifest import MANIFEST, FileEntry, read_manifest
+from mulosd.stage.publish import read_json, sha256_hex
+from mulosd.stage.read import image_array, read_bytes, rows_of
+from mulosd.stage.schema import pixel_digest
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong: the file and a sentence."""
+
+    path: Path
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def verify_cell(cell_dir: Path) -> list[Problem]:
+    """Everything that is wrong with one cell folder; [] for a sound one. Score folders are included."""
+    problems = [p for name in ("cell.json",) if (p := _json_problem(cell_dir / name))]
+    if not (cell_dir / MANIFEST).exists():
+        return [*problems, Problem(cell_dir, f"{cell_dir} has no {MANIFEST}: its run was stopped; run it again.")]
+    try:
+        files = read_manifest(cell_dir)
+    except DataError as error:
+        return [*problems, Problem(cell_dir / MANIFEST, str(error))]
+    seen: dict[str, Path] = {}
+    for name, entry in sorted(files.items()):
+        problems += _chunk_problems(cell_dir / "images" / name, entry, seen)
+    for path in sorted((cell_dir / "images").glob("*.parquet")):
+        if path.name not in files:
+            problems.append(Problem(path, f"{path} is not in the manifest: its run was stopped; run it again."))
+    for folder in sorted(p for p in (cell_dir / "scores").glob("*") if p.is_dir()):
+        problems += _score_problems(folder)
+    return problems
+
+
+def verify_store(root: Path) -> list[Problem]:
+    """Problems of all cells below a store (or of one cell folder); DataError where neither is found."""
+    if (root / "cell.json").exists() or (root / MANIFEST).exists():
+        return verify_cell(root)
+    cells = sorted(path for path in (root / "cells").glob("*") if path.is_dir())
+    if not cells:
+        raise DataError(f"{root} holds no cells to verify; give the --out folder of a run or one cell folder.")
+    return [problem for cell in cells for problem in verify_cell(cell)]
+
+
+def check_entry(path: Path, entry: FileEntry) -> bytes:
+    """The content of a chunk when size and digest match its entry; DataError otherwise."""
+    data = read_bytes(path)
+    if len(data) != entry.bytes or sha256_hex(data) != entry.sha256:
+        raise DataError(
+            f"{path} does not match its manifest ({len(data)} bytes, {entry.bytes} expected, or another digest); "
+            "delete the file and run the sweep again to decode it anew."
+        )
+    return data
+
+
+def _chunk_problems(path: Path, entry: FileEntry, seen: dict[str, Path]) -> list[Problem]:
+    try:
+        rows = rows_of(check_entry(path, entry), path)
+    except DataError as error:
+        return [Problem(path, str(error))]
+    found = []
+    if len(rows) != entry.rows:
+        found.append(Problem(path, f"{path} holds {len(rows)} rows, its manifest says {entry.rows}."))
+    if sum(row["error"] is not None for row in rows) != entry.failed:
+        found.append(Problem(path, f"{path} holds another number of failed rows than its manifest says."))
+    for row in rows:
+        if row["sample_id"] in seen:
+            found.append(Problem(path, f"{path} repeats sample {row['sample_id']} of {seen[row['sample_id']]}."))
+        seen[row["sample_id"]] = path
+        picture = image_array(row)
+        if (picture is None) != (row["error"] is not None):
+            found.append(Problem(path, f"{path}: sample {row['sample_id']} needs either an image or an error text."))
+        elif picture is not None and pixel_digest(picture) != row["pixel_sha256"]:
+            found.append(Problem(path, f"{path}: the pixels of {row['sample_id']} do not match their digest."))
+    return found
+
+
+def _score_problems(folder: Path) -> list[Problem]:
+    found = [p for name in (MANIFEST, "metrics.json") if (p := _json_problem(folder / name))]
+    if found:
+        return found
+    for name, entry in sorted(read_json(folder / MANIFEST)["files"].items()):
+        path = folder / name
+        try:
+            intact = sha256_hex(read_bytes(path)) == entry["sha256"]
+        except DataError as error:
+            found.append(Problem(path, str(error)))
+            continue
+        if not intact:
+            found.append(Problem(path, f"{path} does not match its manifest; delete the file and run again."))
+    return found
+
+
+def _json_problem(path: Path) -> Problem | None:
+    try:
+        read_json(path)
+    except DataError as error:
+        return Problem(path, str(error))
+    return None

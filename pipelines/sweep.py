@@ -1,0 +1,277 @@
+"""The sweep file: strict YAML -> a frozen `Sweep`. All errors at once, unknown keys with the nearest name.
+
+Nothing is built or loaded here; the light lists of targets and evaluators are only asked for their names.
+`--set key=value` overrides go into the mapping first, so that one schema checks both.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from mulosd.errors import ConfigError, UserError, unknown_name
+from mulosd.methods import METHODS, SamplerKnobs, build_method
+
+# Modules asked for names and built from; tests give their own.
+FAMILIES = "mulosd.models.families"
+REGISTRY = "evaluators.registry"
+
+CHUNK_PROMPTS = 64  # prompts per chunk file (architecture 2)
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class BenchSpec:
+    """How latency is measured: `prompts` timed prompts after `warmup` untimed ones, for every method."""
+
+    prompts: int = 4
+    warmup: int = 1
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A checked sweep: what to decode (targets × methods × prompts), how to score it, and where failures end it."""
+
+    name: str
+    targets: tuple[str, ...]
+    prompts: Mapping[str, Any]
+    methods: tuple[SamplerKnobs, ...]
+    images_per_prompt: int = 1
+    base_seed: int = 0
+    batch_size: int = 32
+    chunk_prompts: int = CHUNK_PROMPTS
+    device: str = "cpu"
+    dtype: str = "float32"
+    evaluators: tuple[str, ...] = ()
+    bench: BenchSpec | None = None
+    max_failed: int = 0
+    max_cells: int | None = None
+    families: str = field(default=FAMILIES, repr=False)
+    registry: str = field(default=REGISTRY, repr=False)
+
+
+def load_sweep(path: str | Path, overrides: Sequence[str] = (), **modules: str) -> Sweep:
+    """The sweep in the YAML file `path` with `--set` overrides applied; ConfigError in one text when anything is wrong.
+
+    modules: `families=` and `registry=` name other modules that hold targets and evaluators.
+    """
+    import yaml
+
+    path = Path(path)
+    try:
+        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=_loader(yaml))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: the sweep file cannot be read ({error}); give the path of a YAML file.") from error
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{path}: this is not valid YAML ({reason}); correct the file.") from error
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: a sweep is a mapping of settings (name, target, prompts, methods, ...).")
+    for override in overrides:
+        key, value = parse_override(override)
+        apply_override(raw, key, value)
+    return parse_sweep(raw, where=str(path), **modules)
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """`methods.1.grid.tau=[0.1, 0.2]` -> (dotted key, YAML value)."""
+    import yaml
+
+    key, sign, value = text.partition("=")
+    if not sign or not all(key.strip().split(".")):
+        raise ConfigError(f"--set {text}: an override has the form key=value, with dots between nested keys.")
+    try:
+        return key.strip(), yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {text}: the value is not valid YAML; quote it like a YAML value.") from error
+
+
+def apply_override(raw: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key in the raw mapping; list items are addressed by index. New keys are left to the schema."""
+    node: Any = raw
+    *parents, last = key.split(".")
+    for part in parents:
+        node = node.setdefault(part, {}) if isinstance(node, dict) else node[_index(node, part, key)]
+    if isinstance(node, dict):
+        node[last] = value
+    else:
+        node[_index(node, last, key)] = value
+
+
+def parse_sweep(
+    raw: Mapping[str, Any], *, where: str = "sweep", families: str = FAMILIES, registry: str = REGISTRY
+) -> Sweep:
+    """The checked sweep of a raw mapping; one ConfigError lists everything that is wrong with it."""
+    check = _Check(where)
+    check.keys(raw, _KEYS, "sweep key")
+    for required in ("name", "target", "prompts", "methods"):
+        if required not in raw:
+            check.add(f"{required} is missing; every sweep needs name, target, prompts and methods.")
+    values: dict[str, Any] = {"name": check.name(raw.get("name", "unnamed"))}
+    values["targets"] = check.names(raw.get("target", []), "target", families, "target_ids")
+    values["evaluators"] = check.names(raw.get("evaluators", []), "evaluator", registry, "evaluator_names")
+    values["prompts"] = check.prompts(raw.get("prompts", {}))
+    values["methods"] = check.methods(raw.get("methods", []))
+    for key, low in _INTEGERS.items():
+        if key in raw:
+            values[key] = check.integer(raw[key], key, low)
+    if raw.get("max_cells") is not None:
+        values["max_cells"] = check.integer(raw["max_cells"], "max_cells", 1)
+    for key, allowed in (("device", DEVICES), ("dtype", DTYPES)):
+        if key in raw:
+            values[key] = check.choice(raw[key], key, allowed)
+    if raw.get("bench") is not None:
+        values["bench"] = check.bench(raw["bench"])
+    check.finish()
+    sweep = Sweep(**values, families=families, registry=registry)
+    cells = len(sweep.targets) * len(sweep.methods)
+    if sweep.max_cells is not None and cells > sweep.max_cells:
+        raise ConfigError(
+            f"{where}: the sweep has {cells} cells, max_cells allows {sweep.max_cells}; thin out a grid or raise it."
+        )
+    return sweep
+
+
+_INTEGERS = {"images_per_prompt": 1, "base_seed": 0, "batch_size": 1, "chunk_prompts": 1, "max_failed": 0}
+_KEYS = ("name", "target", "prompts", "methods", "evaluators", "bench", "max_cells", "device", "dtype", *_INTEGERS)
+
+
+class _Check:
+    """Collects errors, so that one run of the parser reports all of them."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.errors: list[str] = []
+
+    def add(self, text: str) -> None:
+        self.errors.append(text)
+
+    def attempt(self, call: Callable[[], Any]) -> Any:
+        """call(), or None with its UserError noted."""
+        try:
+            return call()
+        except UserError as error:
+            self.add(str(error))
+            return None
+
+    def keys(self, raw: Mapping[str, Any], known: Iterable[str], kind: str, place: str = "") -> None:
+        for key in raw:
+            if key not in known:
+                self.add(str(unknown_name(kind, str(key), known, place)))
+
+    def name(self, value: Any) -> str:
+        if not isinstance(value, str) or not value or not value.replace("-", "").replace("_", "").isalnum():
+            self.add(f"name = {value!r} is not allowed; use letters, digits, - and _.")
+        return str(value)
+
+    def names(self, value: Any, kind: str, module: str, function: str) -> tuple[str, ...]:
+        items = [value] if isinstance(value, str) else value
+        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+            self.add(f"{kind} = {value!r} is not allowed; give a name or a list of names.")
+            return ()
+        known = tuple(getattr(import_module(module), function)()) if items else ()
+        for item in items:
+            if item not in known:
+                self.add(str(unknown_name(kind, item, known)))
+        if len(set(items)) < len(items):
+            self.add(f"{kind} names one item twice ({', '.join(items)}); name each once.")
+        return tuple(items)
+
+    def prompts(self, value: Any) -> Mapping[str, Any]:
+        if isinstance(value, dict) and value:
+            return value
+        self.add(f"prompts = {value!r} is not allowed; give a mapping such as {{set: scenes, split: test}}.")
+        return {}
+
+    def integer(self, value: Any, key: str, low: int) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value < 2**63:
+            self.add(f"{key} = {value!r} is not allowed; it is an integer from {low} on.")
+            return low
+        return value
+
+    def choice(self, value: Any, key: str, allowed: Sequence[str]) -> str:
+        if value not in allowed:
+            self.add(str(unknown_name(key, str(value), allowed)))
+        return str(value)
+
+    def bench(self, value: Any) -> BenchSpec:
+        if not isinstance(value, dict):
+            self.add(f"bench = {value!r} is not allowed; give a mapping such as {{prompts: 4, warmup: 1}}.")
+            return BenchSpec()
+        self.keys(value, ("prompts", "warmup"), "bench key", "bench")
+        lows = {"prompts": 1, "warmup": 0}
+        return BenchSpec(**{k: self.integer(value[k], f"bench.{k}", low) for k, low in lows.items() if k in value})
+
+    def methods(self, value: Any) -> tuple[SamplerKnobs, ...]:
+        if not isinstance(value, list) or not value:
+            self.add(f"methods = {value!r} is not allowed; give a list such as [{{method: ar}}].")
+            return ()
+        found: list[SamplerKnobs] = []
+        for index, item in enumerate(value):
+            for method in self.method(item, f"methods[{index}]"):
+                if method in found:
+                    self.add(f"methods[{index}] repeats the configuration {method}; name each once.")
+                found.append(method)
+        return tuple(found)
+
+    def method(self, item: Any, place: str) -> list[SamplerKnobs]:
+        """The configurations of one entry: `set` fixes knobs, `grid` multiplies them out."""
+        if not isinstance(item, dict) or not isinstance(item.get("method"), str):
+            self.add(f"{place} = {item!r} is not allowed; give a mapping with the key method.")
+            return []
+        self.keys(item, ("method", "set", "grid"), "key", place)
+        name, fixed, grid = item["method"], item.get("set") or {}, item.get("grid") or {}
+        if name not in METHODS:
+            self.add(str(unknown_name("method", name, METHODS, place)))
+            return []
+        if not isinstance(fixed, dict) or not isinstance(grid, dict):
+            self.add(f"{place}: set and grid are mappings of knobs of {name}.")
+            return []
+        if bad := [key for key, values in grid.items() if not isinstance(values, list) or not values]:
+            self.add(f"{place}.grid.{bad[0]} = {grid[bad[0]]!r} is not allowed; give a list with at least one value.")
+            return []
+        if both := sorted(set(fixed) & set(grid)):
+            self.add(f"{place}: {both[0]} stands in set and in grid; keep one of them.")
+            return []
+        before = len(self.errors)
+        built = [
+            self.attempt(lambda knobs=knobs: build_method(name, knobs, where=place))
+            for knobs in _combinations(fixed, grid)
+        ]
+        self.errors[before:] = list(dict.fromkeys(self.errors[before:]))
+        return [method for method in built if method is not None]
+
+    def finish(self) -> None:
+        if self.errors:
+            prefixed = [e if e.startswith(self.where) else f"{self.where}: {e}" for e in self.errors]
+            raise ConfigError("\n".join(prefixed))
+
+
+def _combinations(fixed: Mapping[str, Any], grid: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
+    return [{**fixed, **dict(zip(grid, values, strict=True))} for values in itertools.product(*grid.values())]
+
+
+def _index(node: Any, part: str, key: str) -> int:
+    if not isinstance(node, list) or not part.isdigit() or int(part) >= len(node):
+        size = f"a list of {len(node)} items" if isinstance(node, list) else f"the value {node!r}"
+        raise ConfigError(f"--set {key}: {part!r} addresses nothing in {size}; use the index of an existing item.")
+    return int(part)
+
+
+def _loader(yaml: Any) -> Any:
+    """SafeLoader that refuses a key given twice, where YAML would silently keep the last."""
+
+    class UniqueKeys(yaml.SafeLoader):  # type: ignore[misc]
+        pass
+
+    def mapping(loader: Any, node: Any) -> dict[Any, Any]:
+        keys = [loader.construct_object(key) for key, _ in node.value]
+        if repeated := [key for i, key in enumerate(keys) if key in keys[:i]]:
+            raise yaml.constructor.ConstructorError(None, None, f"key {repeated[0]!r} is given twice", node.start_mark)
+        return dict(zip(keys, (loader.construct_object(value, deep=True) for _, value in node.value), strict=True))
+
+    UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
+    return UniqueKeys

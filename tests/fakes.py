@@ -1,0 +1,140 @@
+"""Fakes with a known answer: a family module, an evaluator registry and prompts. No weights, no network.
+
+`tests.fakes` serves as `families` and `registry` module of a sweep (see `SWEEP`), also inside Ray workers, which
+see environment variables that were set before Ray started.
+"""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evaluators.types import Metric
+from mulosd.methods import SamplerKnobs
+from mulosd.stage.publish import canonical_json
+from mulosd.types import Decoded, DecodeStats, Prompt
+from pipelines.sweep import Sweep, parse_sweep
+
+GRID = (4, 4)
+FAIL_FILE = "MULOSD_TEST_FAIL_FILE"  # environment variable: a file with texts of prompts whose decoding raises
+DIE_FILE = "MULOSD_TEST_DIE_FILE"  # a file with texts of prompts whose decoding ends the process, once per line
+
+
+@dataclass(frozen=True)
+class FakeCard:
+    target_id: str
+    family: str = "fake"
+    grid: tuple[int, int] = GRID
+    content_hash: str = "weights-1"
+
+
+class FakeTarget:
+    """Tokens are a hash of (prompt, seed, method): independent of batch, order and executor."""
+
+    def __init__(self, target_id: str) -> None:
+        self.target_id = target_id
+
+    def decode(
+        self, prompts: Sequence[str], seeds: Sequence[int], method: SamplerKnobs, *, frames: bool = False
+    ) -> list[Decoded]:
+        for prompt in prompts:
+            _die_if_told(prompt)
+            if prompt in _lines(FAIL_FILE):
+                raise RuntimeError(f"cannot draw {prompt!r}")
+        return [self.one(prompt, seed, method) for prompt, seed in zip(prompts, seeds, strict=True)]
+
+    def one(self, prompt: str, seed: int, method: SamplerKnobs) -> Decoded:
+        """The image of one prompt: each token is drawn as a 2×2 block of one colour."""
+        digest = hashlib.sha256(canonical_json([self.target_id, prompt, seed, repr(method)])).digest()
+        rng = np.random.default_rng(int.from_bytes(digest[:8], "big"))
+        tokens = rng.integers(0, 64, GRID, dtype=np.int32)
+        image = np.repeat(np.repeat(tokens[..., None] * np.array([1, 2, 3]), 2, 0), 2, 1).astype(np.uint8)
+        num = tokens.size
+        forwards = {"ar": num, "draft-only": 4}.get(method.name, 6)
+        stats = DecodeStats(forwards_resample=forwards, tokens_fed=num, time_resample_s=forwards * 1e-6)
+        return Decoded(tokens, image, np.full(GRID, 3, np.uint8), stats)
+
+
+class MeanEvaluator:
+    """Mean pixel value over images: state (sum, n, per sample)."""
+
+    name = "mean"
+    version = "1"
+
+    def protocol(self) -> dict[str, Any]:
+        return {"pixels": "uint8"}
+
+    def prepare(self) -> None:
+        pass
+
+    def score(self, rows: Sequence[Any]) -> dict[str, float | None]:
+        from mulosd.stage.read import image_array
+
+        images = {row["sample_id"]: image_array(row) for row in rows}
+        return {key: None if image is None else float(image.mean()) for key, image in images.items()}
+
+    def merge(self, a: dict[str, float | None], b: dict[str, float | None]) -> dict[str, float | None]:
+        return {**a, **b}
+
+    def finalize(self, state: dict[str, float | None]) -> list[Metric]:
+        values = {key: value for key, value in state.items() if value is not None}
+        mean = float(np.mean(list(values.values()))) if values else None
+        missing = len(state) - len(values)
+        return [Metric("mean", mean, "none", "", len(values), missing, self.version, per_sample=values)]
+
+
+def target_ids() -> tuple[str, ...]:
+    return ("fake-a", "fake-b")
+
+
+def load_card(target_id: str) -> FakeCard:
+    return FakeCard(target_id)
+
+
+def load_target(target_id: str, *, device: str = "cpu", dtype: str = "float32") -> FakeTarget:
+    return FakeTarget(target_id)
+
+
+def evaluator_names() -> tuple[str, ...]:
+    return ("mean",)
+
+
+def build_evaluator(name: str, **context: Any) -> MeanEvaluator:
+    return MeanEvaluator()
+
+
+def prompts(num: int = 10) -> list[Prompt]:
+    return [Prompt("toy", f"{i:03d}", f"prompt {i}", {"tag": "colors", "index": i}) for i in range(num)]
+
+
+SWEEP: dict[str, Any] = {
+    "name": "toy",
+    "target": "fake-a",
+    "prompts": {"set": "toy"},
+    "methods": [{"method": "ar"}, {"method": "mulosd", "set": {"pool_k": 2}, "grid": {"tau": [0.05, 0.2]}}],
+    "evaluators": ["mean"],
+    "batch_size": 3,
+    "chunk_prompts": 4,
+}
+
+
+def toy_sweep(**changes: Any) -> Sweep:
+    """The toy sweep with top-level changes: 3 cells, chunks of 4 prompts."""
+    return parse_sweep({**SWEEP, **changes}, families="tests.fakes", registry="tests.fakes")
+
+
+def _lines(variable: str) -> list[str]:
+    path = os.environ.get(variable)
+    return Path(path).read_text().splitlines() if path and Path(path).exists() else []
+
+
+def _die_if_told(prompt: str) -> None:
+    lines = _lines(DIE_FILE)
+    if prompt in lines:
+        lines.remove(prompt)
+        Path(os.environ[DIE_FILE]).write_text("\n".join(lines))
+        os._exit(1)
