@@ -92,7 +92,7 @@ class GenEvalEvaluator:
             "filename": f"{row['prompt_id']}/samples/{int(sample_id.rpartition('/')[2]):05d}.png",
             "tag": tag,
             "prompt": row["prompt"],
-            "metadata": json.dumps(metadata),
+            "metadata": json.dumps({**metadata, "prompt": row["prompt"]}),
             "unjudgeable": self._unjudgeable(metadata),
         }
         try:

@@ -1,0 +1,42 @@
+"""Prompt sets with stable ids: scenes, GenEval, COCO captions, DPG-Bench. No torch, no model, no drawing of images."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mulosd.errors import ConfigError, DataError, unknown_name
+from mulosd.prompts import coco, dpg, geneval, scenes
+from mulosd.prompts.base import prompt_list_hash
+from mulosd.types import Prompt
+
+__all__ = ["PROMPT_SETS", "load_prompts", "prompt_list_hash"]
+
+PROMPT_SETS: dict[str, Callable[[Mapping[str, Any]], list[Prompt]]] = {
+    "coco": coco.load,
+    "dpg": dpg.load,
+    "geneval": geneval.load,
+    "scenes": scenes.load,
+}
+
+
+def load_prompts(spec: Mapping[str, Any], *, limit: int | None = None) -> list[Prompt]:
+    """The prompts that `spec` names, the first `limit` of them when given.
+
+    spec: {"name": one of PROMPT_SETS, ...keys of that set's `load`}. Ids are unique and do not depend on `limit`.
+    Raises ConfigError for an unknown set, key or value, DataError for a missing, broken or empty source.
+    """
+    name = spec.get("name")
+    if not isinstance(name, str):
+        raise ConfigError(f"prompts: name = {name!r} is not allowed; give one of {', '.join(PROMPT_SETS)}.")
+    if name not in PROMPT_SETS:
+        raise unknown_name("prompt set", name, PROMPT_SETS, "prompts")
+    if limit is not None and limit < 1:
+        raise ConfigError(f"limit = {limit} is too small; give at least 1 prompt, or none for all.")
+    prompts = PROMPT_SETS[name](spec)
+    if not prompts:
+        raise DataError(f"prompts {name}: the set is empty; check its path and count.")
+    seen: set[str] = set()
+    for prompt in prompts:
+        if prompt.prompt_id in seen:
+            raise DataError(f"prompts {name}: id {prompt.prompt_id!r} appears twice; ids must be unique in a set.")
+        seen.add(prompt.prompt_id)
+    return prompts if limit is None else prompts[:limit]

@@ -1,0 +1,30 @@
+"""DPG-Bench prompts: one UTF-8 text file each, the file's stem is the id (evaluators.md 2.1)."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mulosd.errors import DataError
+from mulosd.prompts.base import check_id, check_keys, read_lines, required_path
+from mulosd.types import Prompt
+
+WHAT = "DPG-Bench's folder of prompt files (prompts/*.txt)"
+
+
+def load(spec: Mapping[str, Any]) -> list[Prompt]:
+    """Keys: path (folder of .txt files). Prompts are sorted by id; outer white space is dropped."""
+    check_keys(spec, ("path",))
+    folder = required_path(spec, WHAT)
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder; give the path of {WHAT}.")
+    files = sorted((f for f in folder.iterdir() if f.suffix == ".txt" and f.is_file()), key=lambda f: f.stem)
+    if not files:
+        raise DataError(f"{folder}: holds no .txt file; give the path of {WHAT}.")
+    return [_prompt(file) for file in files]
+
+
+def _prompt(file: Path) -> Prompt:
+    text = "\n".join(read_lines(file, WHAT)).strip()
+    if not text:
+        raise DataError(f"{file}:1: the prompt is empty; restore the file or delete it.")
+    return Prompt("dpg", check_id(file.stem, str(file)), text)
