@@ -1,0 +1,201 @@
+"""The results table of a sweep: one object, rendered as Markdown, CSV or LaTeX by `dashboards.render`.
+
+In: rows of finished cells and, per cell, the comparisons that `pipelines.compare` worked out. This module
+arranges plain numbers: it knows no statistics and no store. A number that could not be worked out stays
+None with its reason, which becomes a footnote; it is never 0 and never dropped.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dashboards.rows import CellRow
+
+Direction = Literal["higher", "lower", "none"]
+CONTROLS = ("ar", "draft-only")  # first in every table, in this order
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One number: interval holds 95 % limits, n the items it rests on; value None has a reason."""
+
+    value: float | None
+    interval: tuple[float, float] | None = None
+    n: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What one cell is against the others of its group (same target and prompts), as plain values.
+
+    estimates: column key -> Estimate. best: keys of the columns where this cell beats every other one and the
+    interval of each paired difference excludes zero. notes: sentences for the foot of the table.
+    """
+
+    estimates: Mapping[str, Estimate] = field(default_factory=dict)
+    best: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Column:
+    """key: name in CSV and in `Comparison.estimates`; metric: name of the Metric it shows, if it shows one."""
+
+    key: str
+    title: str
+    direction: Direction
+    unit: str
+    digits: int
+    metric: str = ""
+    signed: bool = False
+
+
+COLUMNS = (
+    Column("forwards", "forwards / image", "lower", "", 1),
+    Column("forward_ratio", "fewer forwards", "higher", "×", 2),
+    Column("latency_speedup", "latency speed-up", "higher", "×", 2),
+    Column("geneval", "GenEval", "higher", "", 3, "geneval/overall"),
+    Column("geneval_difference", "GenEval − ar", "higher", "", 3, signed=True),
+    Column("detail", "detail", "higher", "", 3, "detail"),
+    Column("detail_kept", "detail kept", "higher", "%", 0),
+    Column("fd_effnet", "FD-EffNet", "lower", "", 1, "fd_effnet"),
+    Column("resampled", "resampled", "none", "%", 1),
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One entry: the estimate, whether it is marked best, and the numbers (from 1) of its footnotes."""
+
+    estimate: Estimate
+    is_best: bool = False
+    footnotes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class TableRow:
+    label: str
+    target: str
+    prompts: str
+    n: int
+    cells: Mapping[str, Cell]
+    is_control: bool
+
+
+@dataclass(frozen=True)
+class Table:
+    """title, the columns that any row has something to say about, rows and footnotes (numbered from 1)."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[TableRow, ...]
+    footnotes: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def column_n(self, key: str) -> str:
+        """Items behind a column: one number, or the range over the rows; "" when nothing was counted."""
+        counts = sorted({row.cells[key].estimate.n for row in self.rows if row.cells[key].estimate.n})
+        if not counts:
+            return ""
+        return str(counts[0]) if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"
+
+
+class _Footnotes:
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def number(self, text: str) -> int:
+        if text not in self.texts:
+            self.texts.append(text)
+        return self.texts.index(text) + 1
+
+
+def build_table(
+    rows: Sequence[CellRow], comparisons: Mapping[str, Comparison], *, title: str = "", notes: Sequence[str] = ()
+) -> Table:
+    """The table of `rows`, control rows first in each group of target and prompts."""
+    footnotes = _Footnotes()
+    done = [_table_row(row, comparisons.get(row.cell_key, Comparison()), footnotes) for row in ordered(rows)]
+    said = dict.fromkeys(note for row in ordered(rows) for note in _notes_of(comparisons, row))
+    marks = "Bold: better than every other row by a paired 95 % interval that excludes zero." if _has_best(done) else ""
+    return Table(
+        title=title,
+        columns=COLUMNS,
+        rows=tuple(done),
+        footnotes=tuple(footnotes.texts),
+        notes=tuple(note for note in (*notes, *said, marks) if note),
+    )
+
+
+def ordered(rows: Sequence[CellRow]) -> list[CellRow]:
+    """Rows grouped by target and prompts; in a group ar, draft-only, then the order of the sweep."""
+    groups = list(dict.fromkeys((row.target, prompts_of(row)) for row in rows))
+
+    def rank(row: CellRow) -> tuple[int, int]:
+        control = CONTROLS.index(row.method) if row.method in CONTROLS else len(CONTROLS)
+        return groups.index((row.target, prompts_of(row))), control
+
+    return sorted(rows, key=rank)
+
+
+def prompts_of(row: CellRow) -> str:
+    """Benchmarks of a row's samples, read from the sample ids: `scenes`, or `coco+geneval`."""
+    return "+".join(sorted({sample.split("/")[0] for sample in _samples(row)}))
+
+
+def _samples(row: CellRow) -> Mapping[str, Any]:
+    return max(row.counters.values(), key=len, default={})
+
+
+def _notes_of(comparisons: Mapping[str, Comparison], row: CellRow) -> tuple[str, ...]:
+    return comparisons[row.cell_key].notes if row.cell_key in comparisons else ()
+
+
+def _has_best(rows: Sequence[TableRow]) -> bool:
+    return any(cell.is_best for row in rows for cell in row.cells.values())
+
+
+def _table_row(row: CellRow, comparison: Comparison, footnotes: _Footnotes) -> TableRow:
+    cells = {}
+    for column in COLUMNS:
+        if column.metric:
+            cells[column.key] = _metric_cell(row, column, comparison, footnotes)
+        else:
+            estimate = comparison.estimates.get(column.key, Estimate(None, reason="not compared"))
+            cells[column.key] = _cell(estimate, column, comparison, footnotes)
+    return TableRow(
+        label=row.label,
+        target=row.target,
+        prompts=prompts_of(row),
+        n=len(_samples(row)),
+        cells=cells,
+        is_control=row.method in CONTROLS,
+    )
+
+
+def _metric_cell(row: CellRow, column: Column, comparison: Comparison, footnotes: _Footnotes) -> Cell:
+    metric = row.metrics.get(column.metric)
+    if metric is None:
+        return _cell(Estimate(None, reason="not evaluated in this sweep"), column, comparison, footnotes)
+    interval = metric.get("interval")
+    estimate = Estimate(
+        value=metric.get("value"),
+        interval=(interval[0], interval[1]) if interval else None,
+        n=metric.get("n", 0),
+        reason=metric.get("reason", ""),
+    )
+    missing = metric.get("n_missing", 0)
+    lost = f"{missing} of {missing + estimate.n} items of {row.label} have no {column.title} score." if missing else ""
+    return _cell(estimate, column, comparison, footnotes, lost)
+
+
+def _cell(estimate: Estimate, column: Column, comparison: Comparison, footnotes: _Footnotes, note: str = "") -> Cell:
+    numbers = []
+    if estimate.value is None:
+        reason = (estimate.reason or "no value and no reason given").rstrip(".")
+        numbers.append(footnotes.number(f"{column.title}: {reason}."))
+    if note:
+        numbers.append(footnotes.number(note))
+    is_best = estimate.value is not None and column.key in comparison.best
+    return Cell(estimate, is_best=is_best, footnotes=tuple(numbers))

@@ -1,0 +1,293 @@
+"""The command line: `mulosd COMMAND --help` says what each does. Heavy imports stay inside the commands.
+
+Exit codes: 0 done, 1 a bug (with its traceback), 2 something the user can fix (said on stderr), 130 interrupted.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mulosd.errors import UserError
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+FORMATS = ("md", "csv", "tex")
+
+
+@click.group(context_settings=SETTINGS)
+@click.version_option(package_name="mulosd")
+@click.option("-v", "--verbose", is_flag=True, help="Log what is done to stderr.")
+def cli(verbose: bool) -> None:
+    """Speculative decoding of autoregressive image generators: decode, score, compare."""
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point; ends the process with the exit codes above."""
+    # Read when torch loads its threads: waiting ones must not spin beside a busy core.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    try:
+        code = cli.main(args=None if argv is None else list(argv), prog_name="mulosd", standalone_mode=False)
+    except UserError as error:
+        click.echo(f"mulosd: {error}", err=True)
+        code = 2
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except BrokenPipeError:
+        # The reader went away (`mulosd table DIR | head`): nothing is left to say to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    except click.Abort:
+        click.echo("mulosd: interrupted; the same command continues where this one stopped.", err=True)
+        code = 130
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def sweep_options(command: Any) -> Any:
+    """SWEEP and --set, for commands that read a sweep file."""
+    command = click.option(
+        "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key of the sweep, dots for nesting."
+    )(command)
+    return click.argument("sweep")(command)
+
+
+def decode_options(command: Any) -> Any:
+    """What `generate` and `animate` need to decode one image."""
+    options = [
+        click.option("--target", required=True, help="Target id, e.g. tiny-mid."),
+        click.option("--method", required=True, help="ar, draft-only, zipar or mulosd."),
+        click.option("--prompt", required=True, help="Text to draw."),
+        click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True),
+        click.option("--set", "knobs", multiple=True, metavar="KEY=VALUE", help="A knob of the method, e.g. tau=0.2."),
+        click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True),
+        click.option("--dtype", default="float32", show_default=True),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@cli.command()
+@decode_options
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="PNG file to write.")
+def generate(out: Path, **options: Any) -> None:
+    """Decode one prompt into a PNG file."""
+    from pipelines.single import generate_png
+
+    decoded = generate_png(out, **options)
+    stats = decoded.stats
+    click.echo(f"{out}: {stats.forwards} forwards for {decoded.tokens.size} tokens, {stats.resampled} resampled")
+
+
+@cli.command()
+@decode_options
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="GIF file to write.")
+def animate(out: Path, **options: Any) -> None:
+    """Decode one prompt and show its steps as an animated GIF."""
+    from pipelines.single import animate_gif
+
+    click.echo(animate_gif(out, **options))
+
+
+@cli.command()
+@sweep_options
+@click.option("--limit", type=click.IntRange(1), help="Only the first N prompts.")
+def plan(sweep: str, overrides: tuple[str, ...], limit: int | None) -> None:
+    """Print cells, chunks and sizes of SWEEP (a YAML file or a shipped name); decodes nothing."""
+    from pipelines.plan import build_plan, describe
+
+    click.echo(describe(build_plan(_load(sweep, overrides), limit=limit)))
+
+
+@cli.command()
+@sweep_options
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Store; many sweeps may share one.")
+@click.option("--executor", type=click.Choice(["inprocess", "ray"]), default="inprocess", show_default=True)
+@click.option("--workers", type=click.IntRange(1), help="Ray actors (default: one per device).")
+@click.option("--limit", type=click.IntRange(1), help="Only the first N prompts.")
+@click.option("--dry-run", is_flag=True, help="Say what is cached and what is left; write nothing.")
+@click.option("--tracking-uri", envvar="MULOSD_TRACKING_URI", help="MLflow store (default: OUT/mlflow.db).")
+@click.option("--no-track", is_flag=True, help="Do not log to MLflow; `mulosd track OUT` does it later.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def run(
+    sweep: str,
+    overrides: tuple[str, ...],
+    out: Path,
+    tracking_uri: str | None,
+    no_track: bool,
+    quiet: bool,
+    dry_run: bool,
+    **options: Any,
+) -> None:
+    """Decode and score SWEEP into a store; the same command continues, extends or does nothing."""
+    from pipelines.driver import run_sweep
+    from pipelines.progress import progress_bar
+
+    loaded = _load(sweep, overrides)
+    with progress_bar(disable=quiet) as progress:
+        report = run_sweep(loaded, out=out, dry_run=dry_run, progress=progress, **options)
+    click.echo(report.summary())
+    if dry_run:
+        return
+    from pipelines.report import track, write_report
+    from pipelines.store import Store
+
+    store = Store.existing(out)
+    written = write_report(store, report.sweep_key)
+    click.echo(f"table: {written.table_file}\ncontact sheet: {written.sheet}")
+    if not no_track and not track(store, report.sweep_key, tracking_uri=tracking_uri):
+        click.echo("mulosd: MLflow could not be reached; the sweep itself is complete.", err=True)
+
+
+@cli.command()
+@click.argument("store", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--format", "form", type=click.Choice(FORMATS), default="md", show_default=True)
+@click.option("--sweep-key", help="Which sweep of the store (default: the last one).")
+def table(store: Path, form: str, sweep_key: str | None) -> None:
+    """Print the table of a sweep in the store DIR."""
+    from dashboards.render import render
+    from pipelines.report import sweep_table
+    from pipelines.store import Store
+
+    click.echo(render(sweep_table(Store.existing(store), sweep_key), form), nl=False)
+
+
+@cli.command()
+@click.argument("store", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="PNG file to write.")
+@click.option("--sweep-key", help="Which sweep of the store (default: the last one).")
+@click.option("--prompts", type=click.IntRange(1), default=6, show_default=True)
+@click.option("--cell", "cells", multiple=True, help="Key of a cell to show (default: the first seven).")
+def gallery(store: Path, out: Path, sweep_key: str | None, prompts: int, cells: tuple[str, ...]) -> None:
+    """Draw the contact sheet of a sweep: prompts down, methods across, status maps beside."""
+    from pipelines.report import write_sheet
+    from pipelines.store import Store
+
+    click.echo(write_sheet(Store.existing(store), out, sweep_key=sweep_key, prompts=prompts, cells=cells))
+
+
+@cli.command()
+@sweep_options
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Store that holds the sweep.")
+@click.option("--threads", type=click.IntRange(1), help="torch threads (default: what torch chooses).")
+@click.option("--force", is_flag=True, help="Measure again although an equal run is there.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def bench(sweep: str, overrides: tuple[str, ...], out: Path, quiet: bool, **options: Any) -> None:
+    """Measure the latency of SWEEP's methods, batch 1, interleaved; leave the machine alone meanwhile."""
+    from pipelines.bench import run_bench
+    from pipelines.progress import bench_bar
+    from pipelines.report import latency_lines
+
+    loaded = _load(sweep, overrides)
+    with bench_bar(disable=quiet) as progress:
+        report = run_bench(loaded, out=out, progress=progress, **options)
+    click.echo(f"{report.folder}{' (measured before)' if report.is_cached else ''}")
+    for line in latency_lines(report.content):
+        click.echo(line)
+
+
+@cli.group()
+def stage() -> None:
+    """Check or export staged images."""
+
+
+@stage.command()
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+def verify(folder: Path) -> None:
+    """Check every chunk of a store, or of one cell, against its manifest."""
+    from mulosd.errors import DataError
+    from mulosd.stage.verify import verify_store
+
+    problems = verify_store(folder)
+    for problem in problems:
+        click.echo(problem)
+    if problems:
+        raise DataError(
+            f"{folder}: {len(problems)} problem(s); run the sweep again to repair what can be decoded again."
+        )
+    click.echo(f"{folder}: every chunk matches its manifest")
+
+
+@cli.command()
+@click.argument("store", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--tracking-uri", envvar="MULOSD_TRACKING_URI", help="MLflow store (default: DIR/mlflow.db).")
+def track(store: Path, tracking_uri: str | None) -> None:
+    """Log every sweep of the store DIR to MLflow; what is there already is left alone."""
+    from mulosd.errors import EnvironmentProblem
+    from pipelines.report import track as track_one
+    from pipelines.store import Store
+
+    opened = Store.existing(store)
+    for key in opened.sweep_keys():
+        if not track_one(opened, key, tracking_uri=tracking_uri):
+            raise EnvironmentProblem(f"sweep {key} could not be logged to MLflow; check --tracking-uri and try again.")
+        click.echo(f"{key}: logged")
+
+
+@cli.command()
+@click.argument("store", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--port", type=click.IntRange(1, 65535), default=5000, show_default=True)
+def ui(store: Path, port: int) -> None:
+    """Open the MLflow UI of the store DIR on 127.0.0.1 (stop with Ctrl-C)."""
+    from pipelines.track import serve
+
+    serve(store, port=port)
+
+
+@cli.group()
+def train() -> None:
+    """Train the models that ship with the project."""
+
+
+@train.command()
+@click.option("--out", type=click.Path(path_type=Path), default=Path("runs/tiny"), show_default=True)
+@click.option("--stage", type=click.Choice(["vq", "low", "mid", "high", "all"]), default="all", show_default=True)
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Stop (resumably) after this long.")
+def tiny(out: Path, stage: str, minutes: float | None) -> None:
+    """Train the tiny family from nothing; the same command resumes."""
+    from mulosd.training.tiny import main as train_tiny
+
+    train_tiny(out=out, stage=stage, minutes=minutes)
+
+
+@cli.command()
+@click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder to try.")
+def doctor(out: Path) -> None:
+    """Check versions, devices, threads, shipped weights and write access."""
+    from mulosd.errors import EnvironmentProblem
+    from pipelines.doctor import examine
+
+    problems = 0
+    for finding in examine(out):
+        problems += finding.is_problem
+        click.echo(f"{'!!' if finding.is_problem else 'ok'}  {finding.name:<16} {finding.text}")
+    if problems:
+        raise EnvironmentProblem(f"{problems} problem(s) found; see the lines marked !!.")
+
+
+@cli.command()
+@click.option("--out", type=click.Path(path_type=Path), default=Path("runs/demo"), show_default=True)
+@click.option("--executor", type=click.Choice(["inprocess", "ray"]), default="ray", show_default=True)
+def demo(out: Path, executor: str) -> None:
+    """Run the demo sweep of the tiny family and show what came out."""
+    from pipelines.demo import run_demo
+
+    run_demo(out, executor=executor, echo=click.echo)
+
+
+def _load(sweep: str, overrides: Sequence[str]) -> Any:
+    from pipelines.shipped import find_sweep
+    from pipelines.sweep import load_sweep
+
+    return load_sweep(find_sweep(sweep), list(overrides))
+
+
+if __name__ == "__main__":
+    main()

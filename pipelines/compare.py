@@ -1,0 +1,198 @@
+"""Each cell of a sweep against the others: ratios, paired differences and marks, handed to the table as plain values.
+
+Cells are compared within a group: same target, same prompts. The baseline of a cell is the group's `ar` cell with the
+same sampler knobs; without one the comparison stays empty with a reason. All intervals are 95 %, paired by sample and
+resampled by prompt (`evaluators.statistics`). Definitions: `latency_speedup` comes from one bench run or not at all;
+`forward_ratio` is total forwards of `ar` over those of the cell, all kinds and both models.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dashboards.rows import CellRow
+from dashboards.table import COLUMNS, Column, Comparison, Estimate, prompts_of
+from evaluators import statistics
+from evaluators.geneval import TASKS, paired_overall_difference
+from mulosd.errors import DataError
+
+SAMPLER_KNOBS = ("guidance", "temperature", "top_k", "top_p")
+FORWARD_COUNTERS = ("forwards_draft", "forwards_verify", "forwards_resample", "forwards_refresh")
+NON_INFERIORITY_MARGIN = 0.05  # GenEval overall: the largest loss against ar that still counts as none
+
+Values = Mapping[str, float]
+
+
+def compare(rows: Sequence[CellRow]) -> dict[str, Comparison]:
+    """cell_key -> comparison with the other rows of its group."""
+    groups: dict[tuple[str, str], list[CellRow]] = {}
+    for row in rows:
+        groups.setdefault((row.target, prompts_of(row)), []).append(row)
+    compared = {}
+    for group in groups.values():
+        best = _best(group)
+        for row in group:
+            marks = frozenset(key for key, winner in best.items() if winner is row)
+            compared[row.cell_key] = _compare_row(row, group, marks)
+    return compared
+
+
+def forwards_of(row: CellRow) -> dict[str, float]:
+    """sample_id -> forwards of all kinds and both models."""
+    kinds = [row.counters[name] for name in FORWARD_COUNTERS if name in row.counters]
+    return {sample: sum(kind[sample] for kind in kinds) for sample in kinds[0]} if kinds else {}
+
+
+def baseline_of(row: CellRow, group: Sequence[CellRow], method: str = "ar") -> CellRow | None:
+    """The group's `method` row with the sampler knobs of `row`; None when there is none or more than one."""
+    found = [other for other in group if other.method == method and _sampler(other) == _sampler(row)]
+    return found[0] if len(found) == 1 else None
+
+
+def _compare_row(row: CellRow, group: Sequence[CellRow], marks: frozenset[str]) -> Comparison:
+    baseline = baseline_of(row, group)
+    estimates = {
+        "forwards": _guarded(statistics.bootstrap_mean, forwards_of(row)),
+        "resampled": _resampled(row),
+        "latency_speedup": _latency(row),
+    }
+    if baseline is None:
+        reason = "no ar row with the same sampler settings in this sweep"
+        for key in ("forward_ratio", "geneval_difference", "detail_kept"):
+            estimates[key] = Estimate(None, reason=reason)
+    else:
+        estimates["forward_ratio"] = _guarded(statistics.ratio_of_totals, forwards_of(baseline), forwards_of(row))
+        estimates["geneval_difference"] = _difference(row, baseline, "geneval/overall")
+        estimates["detail_kept"] = _detail_kept(row, baseline, baseline_of(row, group, "draft-only"))
+    return Comparison(estimates, best=marks, notes=_notes(row, estimates, baseline, group))
+
+
+def _guarded(function: Callable[..., statistics.Estimate], *args: Mapping[str, Any], **options: object) -> Estimate:
+    """The statistic as a table estimate; values that cannot be compared become a reason."""
+    if not all(args):
+        return Estimate(None, reason="no per-sample values")
+    try:
+        return _plain(function(*args, **options))
+    except DataError as error:
+        return Estimate(None, reason=str(error))
+
+
+def _plain(found: statistics.Estimate) -> Estimate:
+    interval = (found.interval.low, found.interval.high) if found.interval else None
+    return Estimate(found.value, interval, found.n, found.reason)
+
+
+def _per_sample(row: CellRow, metric: str) -> Values:
+    values: Values = row.metrics.get(metric, {}).get("per_sample", {})
+    return values
+
+
+def _by_task(row: CellRow) -> dict[str, Values]:
+    found = {task: _per_sample(row, f"geneval/{task}") for task in TASKS}
+    return {task: values for task, values in found.items() if values}
+
+
+def _difference(row: CellRow, baseline: CellRow, metric: str) -> Estimate:
+    if row is baseline:
+        return Estimate(None, reason="the row is its own baseline")
+    if metric == "geneval/overall":  # a mean of task means: prompts are resampled inside their task
+        return _guarded(paired_overall_difference, _by_task(row), _by_task(baseline))
+    return _guarded(statistics.paired_difference, _per_sample(row, metric), _per_sample(baseline, metric))
+
+
+def _detail_kept(row: CellRow, baseline: CellRow, draft: CellRow | None) -> Estimate:
+    """(cell - draft-only) / (ar - draft-only) on the detail metric, over the samples all three have."""
+    if draft is None:
+        return Estimate(None, reason="no draft-only row with the same sampler settings in this sweep")
+    advantage = _difference(baseline, draft, "detail")
+    if advantage.value is None:
+        return advantage
+    if advantage.interval is None or advantage.interval[0] <= 0:
+        return Estimate(None, reason="ar's advantage over draft-only is not distinguishable from zero here")
+    series = [_per_sample(cell, "detail") for cell in (row, baseline, draft)]
+    shared = sorted(set(series[0]).intersection(*series[1:]))
+    if not shared:
+        return Estimate(None, reason="no sample has a detail score in all three rows")
+    ours, full, none = (sum(values[sample] for sample in shared) for values in series)
+    return Estimate((ours - none) / (full - none), None, len(shared))
+
+
+def _resampled(row: CellRow) -> Estimate:
+    """Mean share of the target tokens that were resampled."""
+    counts = row.counters.get("resampled", {})
+    if row.method in ("ar", "zipar"):
+        return Estimate(None, reason=f"{row.method} has no draft")
+    return _guarded(statistics.bootstrap_mean, {sample: n / row.n_target_tokens for sample, n in counts.items()})
+
+
+def _latency(row: CellRow) -> Estimate:
+    if row.latency.get("speed_up") is None:
+        return Estimate(None, reason=row.latency.get("reason") or "no bench run of this cell (mulosd bench)")
+    interval = row.latency.get("interval")
+    return Estimate(row.latency["speed_up"], (interval[0], interval[1]) if interval else None, row.latency.get("n", 0))
+
+
+def _best(group: Sequence[CellRow]) -> dict[str, CellRow]:
+    """Column key -> the row that is better than each other one, every paired interval excluding zero.
+
+    Only columns with values per sample can be marked. draft-only is no decoding of the target, so it takes no part
+    where cost is compared.
+    """
+    best = {}
+    for column in COLUMNS:
+        if column.key not in ("forwards", "geneval", "detail"):
+            continue
+        rows = [row for row in group if not (column.key == "forwards" and row.method == "draft-only")]
+        valued = [(value, row) for row in rows if (value := _value(row, column)) is not None]
+        if len(rows) < 2 or len(valued) < len(rows):
+            continue
+        top = (max if column.direction == "higher" else min)(valued, key=lambda pair: pair[0])[1]
+        if all(_beats(top, other, column) for other in rows if other is not top):
+            best[column.key] = top
+    return best
+
+
+def _value(row: CellRow, column: Column) -> float | None:
+    if column.key == "forwards":
+        values = forwards_of(row)
+        return sum(values.values()) / len(values) if values else None
+    return row.metrics.get(column.metric, {}).get("value")
+
+
+def _beats(row: CellRow, other: CellRow, column: Column) -> bool:
+    if column.key == "forwards":
+        gap = _guarded(statistics.paired_difference, forwards_of(other), forwards_of(row))
+    else:
+        gap = _difference(row, other, column.metric)
+    return gap.interval is not None and gap.interval[0] > 0
+
+
+def _notes(
+    row: CellRow, estimates: Mapping[str, Estimate], baseline: CellRow | None, group: Sequence[CellRow]
+) -> tuple[str, ...]:
+    if baseline is None or row.method in ("ar", "draft-only"):
+        return ()
+    flag = row.latency.get("flag")
+    verdict = _verdict(row, estimates, baseline_of(row, group, "draft-only"))
+    return tuple(note for note in (verdict, f"Latency of {row.label}: {flag}." if flag else "") if note)
+
+
+def _verdict(row: CellRow, estimates: Mapping[str, Estimate], draft: CellRow | None) -> str:
+    """Whether the speed-up counts: quality above draft-only and non-inferior to ar."""
+    against_ar = estimates["geneval_difference"]
+    if against_ar.interval is None or draft is None:
+        return ""
+    metric = "detail" if _per_sample(row, "detail") and _per_sample(draft, "detail") else "geneval/overall"
+    above_draft = _difference(row, draft, metric)
+    is_safe = against_ar.interval[0] > -NON_INFERIORITY_MARGIN
+    is_above = above_draft.interval is not None and above_draft.interval[0] > 0
+    problems = []
+    if not is_safe:
+        problems.append(f"the lower limit against ar is not above −{NON_INFERIORITY_MARGIN}")
+    if not is_above:
+        problems.append(f"{metric} is not shown to be above draft-only")
+    verdict = f"not shown to count ({'; '.join(problems)})" if problems else "counts"
+    return f"Speed-up of {row.label}: {verdict}."
+
+
+def _sampler(row: CellRow) -> dict[str, object]:
+    return {key: row.knobs[key] for key in SAMPLER_KNOBS if key in row.knobs}

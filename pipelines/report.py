@@ -1,0 +1,147 @@
+"""What a finished sweep leaves to look at: its table, plot and contact sheet in the store, and its runs in MLflow."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dashboards.rows import CellRow, Picture
+from dashboards.table import Table, build_table, ordered
+from mulosd.errors import DataError
+from pipelines.results import collect, latest_bench, pictures, resolve_sweep
+from pipelines.store import Store
+
+log = logging.getLogger(__name__)
+
+SHEET_PROMPTS = 6
+SHEET_COLUMNS = 7  # more would not fit a screen; `mulosd gallery --cell` chooses others
+
+
+@dataclass(frozen=True)
+class Report:
+    """The table and the files that show it."""
+
+    table: Table
+    table_file: Path
+    sheet: Path
+    plot: Path | None
+
+
+def sweep_table(store: Store, sweep_key: str | None = None) -> Table:
+    """The table of a sweep of the store; without a key the one that finished last."""
+    key = resolve_sweep(store, sweep_key)
+    return _table(store, key, collect(store, key))
+
+
+def write_report(store: Store, sweep_key: str | None = None) -> Report:
+    """Publish table.md, table.csv, table.tex, contact_sheet.png and quality.png in the folder of the sweep."""
+    from dashboards.plots import save_quality_plot
+    from dashboards.render import WRITERS, render
+    from mulosd.stage.publish import publish_bytes
+
+    key = resolve_sweep(store, sweep_key)
+    rows = collect(store, key)
+    table = _table(store, key, rows)
+    folder = store.sweep_dir(key)
+    for form in WRITERS:
+        publish_bytes(folder / f"table.{form}", render(table, form).encode("utf-8"))
+    sheet = write_sheet(store, folder / "contact_sheet.png", sweep_key=key)
+    plot: Path | None = None
+    try:
+        plot = save_quality_plot(folder / "quality.png", table)
+    except DataError as error:
+        log.info("no plot: %s", error)  # a sweep without GenEval scores has a table all the same
+    return Report(table, folder / "table.md", sheet, plot)
+
+
+def write_sheet(
+    store: Store,
+    path: Path,
+    *,
+    sweep_key: str | None = None,
+    prompts: int = SHEET_PROMPTS,
+    cells: tuple[str, ...] = (),
+) -> Path:
+    """Publish the contact sheet of a sweep: its first prompts by its first cells, or by the cells named by key."""
+    from dashboards.gallery import save_contact_sheet
+
+    key = resolve_sweep(store, sweep_key)
+    rows = [row for row in ordered(collect(store, key)) if not cells or row.cell_key in cells]
+    if unknown := sorted(set(cells) - {row.cell_key for row in rows}):
+        raise DataError(f"cell {unknown[0]} is no part of sweep {key}; `mulosd plan` lists the keys.")
+    has_targets = len({row.target for row in rows}) > 1
+    columns: dict[str, list[Picture]] = {}
+    for row in rows[: SHEET_COLUMNS if not cells else None]:
+        label = f"{row.method}@{row.target} {row.label.partition(' ')[2]}" if has_targets else row.label
+        columns[label.strip()] = pictures(store, row.cell_key, prompts)
+    title = " · ".join([_name(store, key), *([rows[0].target] if not has_targets else [])])
+    return save_contact_sheet(path, columns, title=title)
+
+
+def track(store: Store, sweep_key: str | None = None, *, tracking_uri: str | None = None) -> bool:
+    """Log a sweep and its report to MLflow; False when the tracking store could not be reached."""
+    from pipelines.track import SweepMeta, track_sweep
+
+    key = resolve_sweep(store, sweep_key)
+    folder, record = store.sweep_dir(key), store.read_sweep(key)
+    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("table.*"))}
+    meta = SweepMeta(
+        sweep_key=key,
+        name=record["name"],
+        facts=_facts(record),
+        texts=texts,
+        files=tuple(sorted(folder.glob("*.png"))),
+        note=texts.get("table.md", ""),
+    )
+    return track_sweep(collect(store, key), meta, store_dir=store.root, tracking_uri=tracking_uri) is not None
+
+
+def latency_note(bench: Mapping[str, Any]) -> str:
+    """Where the latencies of a table come from: they hold for this machine and this run only."""
+    settings, load = bench["settings"], bench["record"]["machine"]["load_1min"]
+    return (
+        f"Latency: one bench run ({bench['run']}), batch 1, {settings['prompts']} prompts, {settings['threads']} threads "
+        f"on {settings['device_name']}, load {load:.1f} at its start; ratio of totals against ar."
+    )
+
+
+def latency_lines(bench: Mapping[str, Any]) -> Iterator[str]:
+    """A bench run for people: seconds per image and speed-up of each cell."""
+    labels = bench["labels"] if "labels" in bench else {}
+    for key, cell in bench["cells"].items():
+        ratio = "no baseline" if cell["speed_up"] is None else f"{cell['speed_up']:.2f}×"
+        limits = cell.get("interval")
+        interval = f" [{limits[0]:.2f}, {limits[1]:.2f}]" if limits else ""
+        flag = f"  ({cell['flag']})" if cell["flag"] else ""
+        yield f"{labels.get(key, key)}: {cell['median_s']:.3f} s median, {ratio}{interval}{flag}"
+
+
+def _table(store: Store, key: str, rows: list[CellRow]) -> Table:
+    from pipelines.compare import compare
+
+    targets = list(dict.fromkeys(row.target for row in rows))
+    title = f"{_name(store, key)} · {targets[0]}" if len(targets) == 1 else _name(store, key)
+    bench = latest_bench(store, key)
+    return build_table(rows, compare(rows), title=title, notes=[latency_note(bench)] if bench else [])
+
+
+def _name(store: Store, key: str) -> str:
+    return str(store.read_sweep(key)["name"])
+
+
+def _facts(record: dict[str, object]) -> dict[str, str]:
+    """Tags of the parent and of every cell: filters in MLflow match runs one by one."""
+    ran, sweep = record.get("record", {}), record.get("sweep", {})
+    assert isinstance(ran, dict)
+    assert isinstance(sweep, dict)
+    git, versions = ran.get("git", {}), ran.get("versions", {})
+    facts = {
+        "mulosd.sweep": str(record["name"]),
+        "mulosd.prompts": str(sweep.get("prompts", "")),
+        "mulosd.base_seed": str(sweep.get("base_seed", "")),
+        "mulosd.diff_sha256": str(git.get("diff_sha256") or ""),
+        "mlflow.source.git.commit": str(git.get("commit") or ""),
+        **{f"mulosd.version.{name}": str(value) for name, value in versions.items()},
+    }
+    return {name: value for name, value in facts.items() if value}
