@@ -1,0 +1,87 @@
+"""Evaluators by name, built only when asked for: importing this module loads no network and no torch."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from evaluators.types import Evaluator
+from mulosd.errors import ConfigError, unknown_name
+
+
+def build_evaluator(name: str, **context: Any) -> Evaluator:
+    """The evaluator `name` with the settings it takes (the keywords of its `build_*` function below).
+
+    Raises ConfigError for an unknown name or setting, with the nearest, and for a setting that is required and absent.
+    """
+    if name not in EVALUATORS:
+        raise unknown_name("evaluator", name, EVALUATORS)
+    build = EVALUATORS[name]
+    known = inspect.signature(build).parameters
+    for key in context:
+        if key not in known:
+            raise unknown_name("setting", key, known, f"evaluator {name}")
+    for key, parameter in known.items():
+        if parameter.default is parameter.empty and key not in context:
+            raise ConfigError(f"evaluator {name}: the setting {key!r} is required; give it.")
+    return build(**context)
+
+
+def build_geneval(
+    *,
+    detector: Any = None,
+    color_classifier: Any = None,
+    thresholds: Any = None,
+    colors: Any = None,
+    color_identity: Any = None,
+) -> Evaluator:
+    """GenEval's rules; without a detector the one for scenes, without a classifier the detector's own `color`."""
+    from evaluators.geneval import GenEvalEvaluator
+
+    backend = _scenes_detector() if detector is None else detector
+    if color_classifier is None:
+        color_classifier = backend.color
+        colors = getattr(backend, "colors", None) if colors is None else colors
+    return GenEvalEvaluator(
+        backend, color_classifier, thresholds=thresholds, colors=colors, color_identity=color_identity
+    )
+
+
+def build_detail(*, detector: Any = None, thresholds: Any = None) -> Evaluator:
+    """The detail metric; without a detector the one for scenes."""
+    from evaluators.detail import DetailEvaluator
+
+    return DetailEvaluator(_scenes_detector() if detector is None else detector, thresholds=thresholds)
+
+
+def build_frechet(
+    *, reference: Any, reference_identity: Any = None, network: Any = None, device: str = "cpu"
+) -> Evaluator:
+    """The Fréchet distance; without a network EfficientNet-Lite0 on `device`."""
+    from evaluators.frechet import FrechetEvaluator
+
+    if network is None:
+        from evaluators.features import EffNetLite0Network
+
+        network = EffNetLite0Network(device=device)
+    return FrechetEvaluator(network, reference=reference, reference_identity=reference_identity)
+
+
+def build_speed(*, n_target_tokens: int | None = None) -> Evaluator:
+    """The speed counters."""
+    from evaluators.speed import SpeedEvaluator
+
+    return SpeedEvaluator(n_target_tokens=n_target_tokens)
+
+
+EVALUATORS: dict[str, Callable[..., Evaluator]] = {
+    "detail": build_detail,
+    "frechet": build_frechet,
+    "geneval": build_geneval,
+    "speed": build_speed,
+}
+
+
+def _scenes_detector() -> Any:
+    from evaluators.scenes.detector import ScenesDetector
+
+    return ScenesDetector()

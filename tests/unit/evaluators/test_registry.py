@@ -1,0 +1,57 @@
+"""Names and settings are strict, and building is lazy."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from evaluators.registry import EVALUATORS, build_evaluator
+from mulosd.errors import ConfigError
+from tests.unit.evaluators.helpers import LookupDetector, png, row
+
+DETECTOR = LookupDetector({})
+
+
+def test_every_name_builds_an_evaluator_with_that_name() -> None:
+    context = {
+        "geneval": {"detector": DETECTOR},
+        "detail": {"detector": DETECTOR},
+        "frechet": {"reference": lambda rows: [], "reference_identity": {"source": "none"}},
+        "speed": {},
+    }
+    assert context.keys() == EVALUATORS.keys()
+    for name, settings in context.items():
+        built = build_evaluator(name, **settings)
+        assert built.name == name
+        built.prepare()
+        state = built.score([])
+        assert {metric.value for metric in built.finalize(built.merge(state, state))} == {None}
+
+
+def test_geneval_takes_the_detectors_colors() -> None:
+    built = build_evaluator("geneval", detector=DETECTOR)
+    asked = {"tag": "colors", "include": [{"class": "dog", "count": 1, "color": "teal"}]}
+    metrics = built.finalize(built.score([row("a", asked, image=png())]))
+    assert "teal" in metrics[0].reason
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("geneva", {}, "Did you mean 'geneval'"),
+        ("detail", {"detectr": DETECTOR}, "Did you mean 'detector'"),
+        ("frechet", {}, "'reference' is required"),
+        ("speed", {"detector": DETECTOR}, "unknown setting 'detector'"),
+    ],
+)
+def test_wrong_names_and_settings(name: str, settings: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_evaluator(name, **settings)
+
+
+def test_building_the_light_evaluators_loads_no_torch() -> None:
+    code = "import sys; from evaluators.registry import build_evaluator as b; b('speed'); print('torch' in sys.modules)"
+    root = Path(__file__).parents[3]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
