@@ -100,7 +100,7 @@ class DetailEvaluator:
             n_missing=len(state.select("missing")),
             version=self.version,
             interval=estimate.interval if estimate else None,
-            protocol={**self.protocol(), "interval": describe_bootstrap()},
+            protocol={**self.protocol(), "interval": describe_bootstrap(proportion=True)},
             reason=reason or (estimate.reason if estimate else ""),
             per_sample=scores,
         )

@@ -232,13 +232,19 @@ def frechet_distance(mean_a: Matrix, cov_a: Matrix, mean_b: Matrix, cov_b: Matri
     """|m_a - m_b|^2 + tr A + tr B - 2 tr (A B)^(1/2) in float64 (evaluators.md 4.1, 4.5).
 
     The trace term is taken from the symmetric R^T B R with A = R R^T: real and finite for singular covariances too.
+    Rounding below 0 is 0; anything further below raises ArithmeticError.
     """
     values, vectors = np.linalg.eigh(cov_a)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
     product = root.T @ cov_b @ root
     shared = np.sqrt(np.maximum(np.linalg.eigvalsh((product + product.T) / 2), 0.0)).sum()
     offset = mean_a - mean_b
-    return float(offset @ offset + np.trace(cov_a) + np.trace(cov_b) - 2.0 * shared)
+    spread = np.trace(cov_a) + np.trace(cov_b)
+    distance = float(offset @ offset + spread - 2.0 * shared)
+    # Between equal singular covariances the rounding was seen to be 1e-7 of the spread.
+    if not distance >= -1e-4 * spread:
+        raise ArithmeticError(f"the distance came out as {distance}: the moments are no covariances")
+    return max(distance, 0.0)
 
 
 def _join(a: Mapping[str, Features], b: Mapping[str, Features]) -> dict[str, Features]:

@@ -200,10 +200,11 @@ def non_inferiority(
     return NonInferiority("inferior" if best < -margin else "not shown", limit, margin)
 
 
-def describe_bootstrap(*, strata: str = "", resamples: int = RESAMPLES, seed: int = SEED) -> dict[str, Any]:
-    """How the limits were made, for `Metric.protocol`."""
-    text = {"method": "percentile bootstrap over prompts", "resamples": resamples, "seed": seed, "level": CONFIDENCE}
-    return {**text, "strata": strata} if strata else text
+def describe_bootstrap(*, strata: str = "", proportion: bool = False) -> dict[str, Any]:
+    """How the limits of `bootstrap_mean` (or `bootstrap_proportion`) are made, for `Metric.protocol`."""
+    text = {"method": "percentile bootstrap over prompts", "resamples": RESAMPLES, "seed": SEED, "level": CONFIDENCE}
+    extra = {"strata": strata, "where_all_agree": "Wilson over prompts" if proportion else ""}
+    return text | {key: value for key, value in extra.items() if value}
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ class GenEvalEvaluator:
             n_missing=sum(record["status"] == "missing" for record in records.values()),
             version=self.version,
             interval=estimate.interval if estimate else None,
-            protocol={**self.protocol(), "interval": describe_bootstrap(strata="task")},
+            protocol={**self.protocol(), "interval": describe_bootstrap(strata="task", proportion=True)},
             reason=reason or (estimate.reason if estimate else ""),
             per_sample={} if any_of else scores,
         )
