@@ -22,16 +22,6 @@ MAX_ATTEMPTS = 3  # a chunk that kills its worker this often is recorded as fail
 MAX_CPU_WORKERS = 8  # each holds the weights
 
 
-class RayWorker(Worker):
-    """The worker inside an actor: limits its threads before the first task."""
-
-    def __init__(self, threads: int) -> None:
-        import torch
-
-        super().__init__()
-        torch.set_num_threads(threads)
-
-
 @dataclass
 class _Job:
     task: Task
@@ -125,6 +115,7 @@ class RayExecutor:
         return next((actor for actor in candidates if actor.can_take(job)), None)
 
     def _new_handle(self) -> Any:
+        # Read by torch when the actor's process imports it, which is after this.
         env = {"OMP_NUM_THREADS": str(self._threads), "OMP_WAIT_POLICY": "passive"}
         if not self._num_gpus:
             env["CUDA_VISIBLE_DEVICES"] = ""  # Ray leaves the GPUs visible to a worker that asked for none
@@ -134,8 +125,8 @@ class RayExecutor:
             max_restarts=0,
             max_task_retries=0,
             runtime_env={"env_vars": env},
-        )(RayWorker)
-        return remote.remote(self._threads)
+        )(Worker)
+        return remote.remote()
 
     def _collect(self, ref: Any, queue: deque[_Job]) -> Outcome | None:
         """The outcome of a finished job; None when its actor died and its jobs went back to the queue."""

@@ -14,8 +14,14 @@ from mulosd.errors import DataError
 from mulosd.stage.manifest import FileEntry
 from mulosd.stage.publish import publish_bytes, sha256_hex
 
-STATE_MODULES = ("evaluators", "numpy", "collections")
-_BUILTINS = {"set", "frozenset", "complex", "bytearray", "slice", "range"}
+STATE_MODULES = ("evaluators",)
+_PLAIN = {
+    "builtins": {"set", "frozenset", "complex", "bytearray"},
+    "collections": {"OrderedDict", "Counter", "deque"},
+    "numpy": {"ndarray", "dtype"},
+    "numpy._core.multiarray": {"_reconstruct", "scalar"},
+    "numpy._core.numeric": {"_frombuffer"},
+}
 
 
 @dataclass(frozen=True)
@@ -93,15 +99,12 @@ class _StateUnpickler(pickle.Unpickler):
         self._path, self._modules = path, modules
 
     def find_class(self, module: str, name: str) -> Any:
-        allowed = any(module == m or module.startswith(f"{m}.") for m in self._modules)
-        if "." in name or not (allowed or (module == "builtins" and name in _BUILTINS)):
-            raise DataError(
-                f"{self._path} holds {module}.{name}, which is no score state; delete the file and run again."
-            )
-        found = super().find_class(module, name)
-        # Besides numpy's two array builders only types are needed: a function would be code to run.
-        if not isinstance(found, type) and name not in ("_reconstruct", "_frombuffer", "scalar"):
-            raise DataError(
-                f"{self._path} calls {module}.{name}, which no score state does; delete the file and run again."
-            )
+        if name in _PLAIN.get(module, ()):
+            return super().find_class(module, name)
+        found = super().find_class(module, name) if self._is_own(module) and "." not in name else None
+        if not isinstance(found, type):  # a function would be code to run
+            raise DataError(f"{self._path} holds {module}.{name}, which is no score state; delete it and run again.")
         return found
+
+    def _is_own(self, module: str) -> bool:
+        return any(module == own or module.startswith(f"{own}.") for own in self._modules)

@@ -183,7 +183,7 @@ class _Check:
     def prompts(self, value: Any) -> Mapping[str, Any]:
         if isinstance(value, dict) and value:
             return value
-        self.add(f"prompts = {value!r} is not allowed; give a mapping such as {{set: scenes, split: test}}.")
+        self.add(f"prompts = {value!r} is not allowed; give a mapping such as {{name: scenes, count: 64}}.")
         return {}
 
     def integer(self, value: Any, key: str, low: int) -> int:

@@ -1,4 +1,8 @@
-"""The toy prompt set for sweeps of `tests.fakes`."""
+"""One local Ray for all tests of this folder, and the toy prompt set."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -8,3 +12,32 @@ from tests import fakes
 @pytest.fixture(autouse=True)
 def toy_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipelines.plan.load_prompt_set", lambda spec: (fakes.prompts(), "toy-prompts-1"))
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder for the files that steer the fakes; workers inherit the environment of Ray's start."""
+    import ray
+
+    folder = tmp_path_factory.mktemp("ray")
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in (fakes.FAIL_FILE, fakes.DIE_FILE):
+            patch.setenv(variable, str(folder / variable))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.delenv("RAY_ADDRESS", raising=False)
+        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+        yield folder
+        ray.shutdown()
+
+
+@pytest.fixture
+def steer(cluster: Path) -> Iterator[Callable[..., None]]:
+    """steer(FAIL_FILE, texts...) makes the decoding of these prompts fail; everything works again afterwards."""
+
+    def write(variable: str, *texts: str) -> None:
+        (cluster / variable).write_text("\n".join(texts))
+
+    yield write
+    for variable in (fakes.FAIL_FILE, fakes.DIE_FILE):
+        (cluster / variable).unlink(missing_ok=True)
+        assert os.environ[variable] == str(cluster / variable)

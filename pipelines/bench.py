@@ -1,0 +1,289 @@
+"""Latency by measurement (architecture 8): batch 1, condition ready to last token, methods interleaved by prompt.
+
+    bench/<run>/   bench.json (per cell: latency, ratios against `ar` of this run), rows.parquet (per prompt and cell)
+
+latency_s of an image = its draft + up-sample + verify + resample times as the target reports them, each synchronised;
+the wall clock around the call is measured too and must not be shorter. A ratio never crosses runs.
+"""
+
+import logging
+import os
+import statistics as order_statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from evaluators import statistics
+from mulosd.errors import ConfigError
+from mulosd.methods import SamplerKnobs
+from mulosd.stage.publish import publish_json
+from mulosd.types import DecodeStats
+from pipelines.executor import resolve
+from pipelines.plan import Cell, Plan, Sample, build_plan, key_of
+from pipelines.provenance import provenance
+from pipelines.results import latest_bench
+from pipelines.store import Store
+from pipelines.sweep import BenchSpec, Sweep
+
+log = logging.getLogger(__name__)
+
+LATENCY_PHASES = ("time_draft_s", "time_upsample_s", "time_verify_s", "time_resample_s")
+OUTSIDE_PHASES = ("time_condition_s", "time_detokenize_s")
+# The part of a call's wall time that no phase accounts for; above it the phases miss work and latency is too short.
+MAX_UNACCOUNTED = 0.10
+SAMPLER_KNOBS = ("guidance", "temperature", "top_k", "top_p")
+
+BenchProgress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """A bench run: its name, folder and bench.json content; is_cached when an equal run was there already."""
+
+    run: str
+    folder: Path
+    content: Mapping[str, Any]
+    is_cached: bool = False
+
+
+def run_bench(
+    sweep: Sweep,
+    *,
+    out: str | Path,
+    threads: int | None = None,
+    force: bool = False,
+    progress: BenchProgress | None = None,
+) -> BenchReport:
+    """Measure all cells of a sweep on this machine, one target after the other, and record the run in the store.
+
+    threads: torch threads (default: what torch chose). An equal earlier run (same cells, prompts, threads,
+    machine) is returned unless `force`. ConfigError when the sweep has too few prompts. Nothing else should be running.
+    """
+    import torch
+
+    spec = sweep.bench or BenchSpec()
+    plan = build_plan(sweep)
+    timed, warm = bench_samples(plan, spec)
+    store = Store.open(out)
+    before = torch.get_num_threads()
+    settings = _settings(plan, spec, threads or before)
+    known = latest_bench(store, plan.sweep_key)
+    if known is not None and known["settings_key"] == key_of(settings) and not force:
+        return BenchReport(known["run"], store.bench_dir(known["run"]), known, is_cached=True)
+    torch.set_num_threads(threads or before)
+    try:
+        record = provenance()
+        rows = _measure(plan, timed, warm, progress or (lambda *_: None))
+    finally:
+        torch.set_num_threads(before)
+    return _publish(store, plan, settings, record, rows)
+
+
+def bench_samples(plan: Plan, spec: BenchSpec) -> tuple[list[Sample], list[Sample]]:
+    """(timed, warm-up) samples: the first image of the first prompts, and of those that follow (none is timed)."""
+    per_prompt = plan.sweep.images_per_prompt
+    samples = [s for chunk in plan.cells[0].chunks for s in chunk.all_samples][::per_prompt]
+    if len(samples) < spec.prompts + min(spec.warmup, 1):
+        raise ConfigError(
+            f"bench.prompts = {spec.prompts} with warm-up needs more prompts than the {len(samples)} of the sweep; "
+            "lower bench.prompts or use a larger prompt set."
+        )
+    rest = samples[spec.prompts :]
+    return samples[: spec.prompts], [rest[i % len(rest)] for i in range(spec.warmup)]
+
+
+def summarise(rows: Sequence[Mapping[str, Any]], cells: Sequence[Cell]) -> dict[str, dict[str, Any]]:
+    """Per cell: total, median and mean latency, and against the run's `ar` cell of the same target and sampler
+    the ratio of totals with its paired bootstrap interval, the median of paired ratios and the forward ratio.
+
+    `speed_up` is None with a `reason` where there is no baseline. flag: why a ratio should not be trusted, or "".
+    """
+    latency = {cell.key: _column(rows, cell, "latency_s") for cell in cells}
+    forwards = {cell.key: _column(rows, cell, "forwards") for cell in cells}
+    done = {}
+    for cell in cells:
+        own = latency[cell.key]
+        entry: dict[str, Any] = {
+            "n": len(own),
+            "total_s": sum(own.values()),
+            "median_s": order_statistics.median(own.values()),
+            "mean_s": sum(own.values()) / len(own),
+            "forwards": sum(forwards[cell.key].values()) / len(own),
+            "unaccounted": _unaccounted(rows, cell),
+        }
+        baseline = _baseline(cell, cells)
+        if baseline is None:
+            entry |= {"speed_up": None, "reason": "no ar cell with the same sampler settings in this bench run"}
+        else:
+            entry |= _against(latency[baseline.key], own, forwards[baseline.key], forwards[cell.key])
+            entry["baseline"] = baseline.key
+        entry["flag"] = _flag(entry)
+        done[cell.key] = entry
+    return done
+
+
+def latency_of(stats: DecodeStats) -> float:
+    """Seconds from condition ready to last token."""
+    return float(sum(getattr(stats, name) for name in LATENCY_PHASES))
+
+
+def _measure(
+    plan: Plan, timed: Sequence[Sample], warm: Sequence[Sample], progress: BenchProgress
+) -> list[dict[str, Any]]:
+    sweep = plan.sweep
+    rows: list[dict[str, Any]] = []
+    total = len(plan.cells) * len(timed)
+    for target_id in sweep.targets:
+        cells = [cell for cell in plan.cells if cell.target == target_id]
+        progress(len(rows), total, f"loading {target_id}")
+        target = resolve(f"{sweep.families}:load_target")(target_id, device=sweep.device, dtype=sweep.dtype)
+        for sample in warm:
+            for cell in cells:
+                _timed_call(target, sample, cell.method, sweep.device)
+        for number, sample in enumerate(timed):
+            # The order turns by one with each prompt, so that no method always runs on the warmer machine.
+            turn = number % len(cells)
+            for position, cell in enumerate([*cells[turn:], *cells[:turn]]):
+                measured = _timed_call(target, sample, cell.method, sweep.device)
+                where = {"cell_key": cell.key, "sample_id": sample.sample_id, "position": position}
+                rows.append({**where, **measured, "load_1min": os.getloadavg()[0]})
+                progress(len(rows), total, cell.label)
+    return rows
+
+
+def _timed_call(target: Any, sample: Sample, method: SamplerKnobs, device: str) -> dict[str, Any]:
+    """One image: wall clock around the call, phases inside it."""
+    _synchronise(device)
+    start = time.perf_counter()
+    (decoded,) = target.decode([sample.prompt.text], [sample.seed], method)
+    _synchronise(device)
+    wall_s = time.perf_counter() - start
+    stats = decoded.stats
+    phases = {name: float(getattr(stats, name)) for name in (*LATENCY_PHASES, *OUTSIDE_PHASES)}
+    latency_s = latency_of(stats)
+    # The clock ticks in finite steps: equality up to a microsecond per phase is no contradiction.
+    if not 0.0 < latency_s <= wall_s + 1e-5 or sum(phases.values()) > wall_s + 1e-5:
+        raise RuntimeError(
+            f"{method.name}: the phases {phases} do not fit into the {wall_s:.6f} s that the call took by the clock"
+        )
+    return {
+        "latency_s": latency_s,
+        "wall_s": wall_s,
+        "forwards": stats.forwards,
+        "tokens_fed": stats.tokens_fed,
+        **phases,
+    }
+
+
+def _synchronise(device: str) -> None:
+    if device == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def _against(
+    base_latency: Mapping[str, float],
+    own_latency: Mapping[str, float],
+    base_forwards: Mapping[str, float],
+    own_forwards: Mapping[str, float],
+) -> dict[str, Any]:
+    totals = statistics.ratio_of_totals(base_latency, own_latency)
+    medians = statistics.median_of_ratios(base_latency, own_latency)
+    return {
+        "speed_up": totals.value,
+        "interval": list(totals.interval) if totals.interval else None,
+        "median_ratio": medians.value,
+        "median_interval": list(medians.interval) if medians.interval else None,
+        "forward_ratio": sum(base_forwards.values()) / sum(own_forwards.values()),
+        "reason": totals.reason,
+    }
+
+
+def _flag(entry: Mapping[str, Any]) -> str:
+    flags = []
+    if entry["speed_up"] is not None and entry["speed_up"] > entry["forward_ratio"]:
+        flags.append(
+            f"the latency ratio {entry['speed_up']:.2f} is above the forward ratio {entry['forward_ratio']:.2f}: "
+            "forwards of the two cost differently, or the baseline is slow"
+        )
+    if entry["unaccounted"] > MAX_UNACCOUNTED:
+        flags.append(f"{entry['unaccounted']:.0%} of the wall time lies in no phase")
+    return "; ".join(flags)
+
+
+def _unaccounted(rows: Sequence[Mapping[str, Any]], cell: Cell) -> float:
+    mine = [row for row in rows if row["cell_key"] == cell.key]
+    wall = sum(row["wall_s"] for row in mine)
+    return 1.0 - sum(row[name] for row in mine for name in (*LATENCY_PHASES, *OUTSIDE_PHASES)) / wall
+
+
+def _column(rows: Sequence[Mapping[str, Any]], cell: Cell, name: str) -> dict[str, float]:
+    return {row["sample_id"]: float(row[name]) for row in rows if row["cell_key"] == cell.key}
+
+
+def _baseline(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
+    same = [
+        other
+        for other in cells
+        if other.method.name == "ar" and other.target == cell.target and _sampler(other) == _sampler(cell)
+    ]
+    return same[0] if len(same) == 1 else None
+
+
+def _sampler(cell: Cell) -> dict[str, Any]:
+    return {key: value for key, value in cell.knobs.items() if key in SAMPLER_KNOBS}
+
+
+def _settings(plan: Plan, spec: BenchSpec, threads: int) -> dict[str, Any]:
+    """What an earlier run must share to stand for this one."""
+    machine = {key: value for key, value in provenance()["machine"].items() if key != "load_1min"}
+    return {
+        "cells": [cell.key for cell in plan.cells],
+        "prompts": spec.prompts,
+        "warmup": spec.warmup,
+        "threads": threads,
+        "device": plan.sweep.device,
+        "device_name": _device_name(plan.sweep.device),
+        "machine": machine,
+    }
+
+
+def _device_name(device: str) -> str:
+    if device == "cuda":
+        import torch
+
+        return str(torch.cuda.get_device_name())
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else "cpu"
+
+
+def _publish(
+    store: Store, plan: Plan, settings: Mapping[str, Any], record: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> BenchReport:
+    from mulosd.stage.write import write_table
+
+    finished = datetime.now(UTC)
+    run = f"{finished:%Y%m%dT%H%M%S%f}-{plan.sweep_key}"
+    content = {
+        "run": run,
+        "name": plan.sweep.name,
+        "sweep_key": plan.sweep_key,
+        "settings_key": key_of(settings),
+        "settings": dict(settings),
+        "record": {**record, "load_after": os.getloadavg()[0]},
+        "finished_at": finished.isoformat(),
+        "cells": {key: {"run": run, **entry} for key, entry in summarise(rows, plan.cells).items()},
+    }
+    folder = store.bench_dir(run)
+    write_table(folder / "rows.parquet", rows)
+    publish_json(folder / "bench.json", content)
+    for key, entry in content["cells"].items():
+        if entry["flag"]:
+            log.warning("bench of %s: %s", plan.cell(key).label, entry["flag"])
+    return BenchReport(run, folder, content)
