@@ -13,7 +13,6 @@ from mulosd.scenes import vocabulary as voc
 from mulosd.scenes.world import LATTICE, Scene, SceneObject
 
 SHADE = 14.0  # grey levels from an object's middle to its top (lighter) or bottom (darker)
-BACKGROUND_SHADE = 8.0
 
 Image = npt.NDArray[np.uint8]
 Map = npt.NDArray[np.float32]
@@ -26,7 +25,7 @@ def render(scene: Scene, size: int) -> Image:
     centre = (np.arange(size, dtype=np.float32) + 0.5) / size
     y, x = centre[:, None], centre[None, :]
     tone = np.array(voc.BACKGROUNDS[scene.background], np.float32)
-    canvas = tone + (BACKGROUND_SHADE * (1 - 2 * y))[..., None] + np.zeros((size, size, 1), np.float32)
+    canvas = tone + np.zeros((size, size, 1), np.float32)
     for obj in scene.objects:
         cover = coverage(obj, x, y, size)[..., None]
         canvas = canvas * (1 - cover) + _surface(obj, y, size) * cover

@@ -1,0 +1,209 @@
+"""One model decoding a batch: cache, guidance, counters and timing around the position-addressed forward.
+
+A decoder hands over, per image, a ragged list of queries; the engine pads them into the trash slot, builds
+the mask from what is committed, runs conditional and null rows in one call and counts one forward for every
+image that had a real query.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mulosd.decoding import sampling
+from mulosd.decoding.sampling import Sampler
+from mulosd.models.conditioning import Condition, Prefix
+from mulosd.models.transformer import GPTConfig, KVCache
+from mulosd.types import DecodeStats
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+class ImageModel(Protocol):
+    """What the engine needs of a model (`mulosd.models.image_gpt.ImageGPT`, toy models in tests)."""
+
+    config: GPTConfig
+
+    def new_cache(self, rows: int, *, scratch: int = 0) -> KVCache:
+        """An empty cache."""
+        ...
+
+    def prefix(self, condition: Condition, *, with_null: bool) -> Prefix:
+        """Prefix rows and their mask."""
+        ...
+
+    def __call__(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        cache: KVCache,
+        mask: Tensor | None,
+        prefix: Tensor | None = None,
+    ) -> Tensor:
+        """The position-addressed forward."""
+        ...
+
+
+@dataclass
+class Queries:
+    """Queries of one image in one call: code, raster position and slot each, and the row that it decides.
+
+    cell_rows: grid row of the cell that a query decides or belongs to; rules which provisional row start
+    it may see (-1: none).
+    """
+
+    tokens: list[int]
+    positions: list[int]
+    slots: list[int]
+    cell_rows: list[int]
+
+    @classmethod
+    def empty(cls) -> "Queries":
+        """No query."""
+        return cls([], [], [], [])
+
+    def add(self, token: int, position: int, slot: int, cell_row: int) -> int:
+        """Append one query; returns its index."""
+        self.tokens.append(token)
+        self.positions.append(position)
+        self.slots.append(slot)
+        self.cell_rows.append(cell_row)
+        return len(self.tokens) - 1
+
+
+class Engine:
+    """State of B images under one model.
+
+    tokens [B, N] int64; decided [B, N]: the token is fixed; committed [B, N]: its slot holds K/V of that
+    token. N = grid cells. Scratch slot N + row holds the provisional start of that row.
+    """
+
+    def __init__(
+        self,
+        model: ImageModel,
+        condition: Condition,
+        seeds: Tensor,
+        sampler: Sampler,
+        stats: Sequence[DecodeStats],
+        *,
+        stream: str,
+    ) -> None:
+        self.model, self.sampler, self.stats, self.stream = model, sampler, stats, stream
+        self.seeds = seeds
+        self.batch = len(seeds)
+        self.grid = model.config.grid
+        self.num_tokens = model.config.num_tokens
+        self.is_guided = sampler.guidance > 1.0
+        prefix = model.prefix(condition, with_null=self.is_guided)
+        self.cache = model.new_cache(len(prefix.rows), scratch=self.grid)
+        self.cache.prefix_mask = prefix.mask.bool()
+        self._prefix: Tensor | None = prefix.rows
+        self.tokens: Ints = np.zeros((self.batch, self.num_tokens), np.int64)
+        self.decided: Bools = np.zeros((self.batch, self.num_tokens), bool)
+        self.committed: Bools = np.zeros((self.batch, self.num_tokens), bool)
+        # rows whose start was decided after a provisional token that still stands in scratch
+        self.provisional: Bools = np.zeros((self.batch, self.grid), bool)
+        self._start_logits: Tensor | None = None
+
+    def start_logits(self, kind: str) -> Tensor:
+        """Logits [B, V] of position -1; runs the prefix alone if no forward has carried it yet."""
+        if self._start_logits is None:
+            self.feed([Queries.empty() for _ in range(self.batch)], kind)
+        assert self._start_logits is not None
+        return self._start_logits
+
+    def draw(self, logits: Tensor, positions: Ints) -> Ints:
+        """Codes [B, Q] for cells `positions` [B, Q] from their logits [B, Q, V]."""
+        where = torch.from_numpy(positions).to(self.seeds.device)
+        codes = sampling.draw(logits, self.sampler, self.seeds, where, stream=self.stream, grid=self.grid)
+        return codes.cpu().numpy()  # type: ignore[no-any-return]
+
+    def feed(self, queries: Sequence[Queries], kind: str, *, causal: bool = False) -> Tensor:
+        """One forward over ragged queries -> logits [B, Qmax, V], counted as `kind`.
+
+        A query sees the committed cells up to its own position (and what `Queries.cell_rows` grants);
+        with `causal` every slot up to its position. Fed grid slots count as committed from this call on.
+        The first call also carries the prefix, whose last row's logits are kept for `start_logits`.
+        """
+        width = max(len(q.tokens) for q in queries)
+        tokens, positions = np.zeros((2, self.batch, width), np.int64)
+        slots = np.full((self.batch, width), self.cache.trash, np.int64)
+        rows = np.full((self.batch, width), -1, np.int64)
+        for b, q in enumerate(queries):
+            used = len(q.tokens)
+            tokens[b, :used], positions[b, :used], slots[b, :used] = q.tokens, q.positions, q.slots
+            rows[b, :used] = q.cell_rows
+            self.committed[b, [slot for slot in q.slots if slot < self.num_tokens]] = True
+        first = self._prefix is not None
+        self._count(kind, [len(q.tokens) for q in queries], carries_prefix=first)
+        mask = self._mask(positions, slots, rows, causal)
+        device = self.seeds.device
+        fed = [torch.from_numpy(a).to(device) for a in (tokens, positions, slots)]
+        logits = self._call(*fed, torch.from_numpy(mask).to(device))
+        if first:
+            self._start_logits, logits = logits[:, 0], logits[:, 1:]
+        return logits
+
+    def feed_lockstep(self, position: int, kind: str) -> Tensor:
+        """The plain AR step: every image feeds its token at `position` and sees all before it; [B, V].
+
+        No mask is built and no slot beyond `position` is attended to.
+        """
+        device = self.seeds.device
+        tokens = torch.from_numpy(self.tokens[:, position : position + 1]).to(device)
+        where = torch.full_like(tokens, position)
+        self._count(kind, [1] * self.batch, carries_prefix=False)
+        self.committed[:, position] = True
+        return self._call(tokens, where, where, None)[:, -1]
+
+    def draw_lockstep(self, logits: Tensor, position: int) -> None:
+        """Decide cell `position` of every image from logits [B, V]."""
+        where = np.full((self.batch, 1), position)
+        self.tokens[:, position] = self.draw(logits[:, None], where)[:, 0]
+        self.decided[:, position] = True
+
+    def _count(self, kind: str, num_queries: Sequence[int], *, carries_prefix: bool) -> None:
+        name = f"forwards_{kind}"
+        for stats, num in zip(self.stats, num_queries, strict=True):
+            if num or carries_prefix:
+                setattr(stats, name, getattr(stats, name) + 1)
+                stats.tokens_fed += num
+
+    def _call(self, tokens: Tensor, positions: Tensor, slots: Tensor, mask: Tensor | None) -> Tensor:
+        prefix, self._prefix = self._prefix, None
+        if self.is_guided:
+            tokens, positions, slots = (torch.cat([t, t]) for t in (tokens, positions, slots))
+            mask = None if mask is None else torch.cat([mask, mask])
+        logits = self.model(tokens, positions, slots, self.cache, mask, prefix)
+        if self.is_guided:
+            cond, uncond = logits.chunk(2)
+            logits = sampling.guide(cond, uncond, self.sampler.guidance)
+        return logits
+
+    def _mask(self, positions: Ints, slots: Ints, rows: Ints, causal: bool) -> Bools:
+        """Visible slots [B, Q, S'], cut behind the last slot that any query sees. Trash is never visible."""
+        batch, width = positions.shape
+        visible = np.zeros((batch, width, self.cache.slots), bool)
+        before = np.arange(self.num_tokens) <= positions[..., None]
+        real = (slots != self.cache.trash)[..., None]
+        visible[:, :, : self.num_tokens] = before & real & (causal | self.committed[:, None, :])
+        if not causal:
+            self._show_provisional(visible, rows)
+        b, q = np.nonzero(real[..., 0])
+        visible[b, q, slots[b, q]] = True
+        used = np.nonzero(visible.any((0, 1)))[0]
+        return visible[:, :, : int(used[-1]) + 1 if len(used) else 0]
+
+    def _show_provisional(self, visible: Bools, rows: Ints) -> None:
+        """A provisional row start is visible to its row until the true end of the row above is committed."""
+        for b, row in zip(*np.nonzero(self.provisional), strict=True):
+            if self.committed[b, row * self.grid - 1]:
+                self.provisional[b, row] = False
+            else:
+                visible[b, rows[b] == row, self.num_tokens + row] = True

@@ -1,0 +1,90 @@
+"""What every decoder gets: models, conditions, seeds, samplers, and where results go."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mulosd.decoding.engine import Engine, ImageModel, Ints
+from mulosd.decoding.sampling import Sampler
+from mulosd.models.conditioning import Condition
+from mulosd.types import STATUS_SAMPLED, DecodeStats
+from mulosd.upsample import Upsampler
+
+
+@dataclass
+class Job:
+    """One batch to decode. `neighbours(pool_k)` gives the k-NN table [V, pool_k] of the shared codebook.
+
+    `record(tokens [B, H, W])` receives snapshots with -1 where nothing is decided yet.
+    """
+
+    target: ImageModel
+    condition: Condition
+    seeds: Tensor
+    sampler: Sampler
+    drafter: ImageModel | None = None
+    draft_sampler: Sampler = field(default_factory=Sampler)
+    upsampler: Upsampler | None = None
+    neighbours: Callable[[int], Tensor] | None = None
+    record: Callable[[Ints], None] | None = None
+    synchronize: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
+        self.batch = len(self.seeds)
+        self.stats = [DecodeStats() for _ in range(self.batch)]
+        grid = self.target.config.grid
+        self.status = np.full((self.batch, grid, grid), STATUS_SAMPLED, np.uint8)
+
+    def target_engine(self) -> Engine:
+        """A fresh engine of the target model; its condition is embedded here, outside the decode timers."""
+        return Engine(self.target, self.condition, self.seeds, self.sampler, self.stats, stream="target")
+
+    def draft_engine(self) -> Engine:
+        """A fresh engine of the drafter."""
+        assert self.drafter is not None
+        return Engine(self.drafter, self.condition, self.seeds, self.draft_sampler, self.stats, stream="draft")
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Add the wall time of the block to `time_<phase>_s` of every image (meant for batch 1)."""
+        self.synchronize()
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.synchronize()
+            spent = time.perf_counter() - began
+            for stats in self.stats:
+                setattr(stats, f"time_{phase}_s", getattr(stats, f"time_{phase}_s") + spent)
+
+    def snapshot(self, engine: Engine) -> None:
+        """Record what is decided so far."""
+        if self.record:
+            shown = np.where(engine.decided, engine.tokens, -1)
+            self.record(shown.reshape(self.batch, engine.grid, engine.grid))
+
+
+@dataclass(frozen=True)
+class Result:
+    """tokens int64 [B, H, W], status uint8 [B, H, W], one DecodeStats per image."""
+
+    tokens: Ints
+    status: np.ndarray
+    stats: list[DecodeStats]
+
+
+def finish(job: Job, engine: Engine) -> Result:
+    """The result of a job whose target tokens are all decided."""
+    assert engine.decided.all()
+    grid = engine.grid
+    return Result(engine.tokens.reshape(job.batch, grid, grid), job.status, job.stats)
+
+
+def inference(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Run a decoder without autograd."""
+    return torch.inference_mode()(function)

@@ -1,0 +1,52 @@
+"""Logits -> filtered probabilities -> one draw, in LlamaGen's order (models.md 2.2).
+
+temperature, then top-k (ties at the threshold survive), then top-p on what top-k left, then softmax.
+The draw is Gumbel-max with keyed noise. The same filtered distribution is what MuLo-SD verifies against.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mulosd.decoding import noise
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Resolved sampling settings of one model; guidance acts before them."""
+
+    guidance: float = 1.0
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+
+def guide(cond: Tensor, uncond: Tensor, scale: float) -> Tensor:
+    """u + s (c - u) (models.md 2.1)."""
+    return uncond + scale * (cond - uncond)
+
+
+def filter_logits(logits: Tensor, sampler: Sampler) -> Tensor:
+    """[..., V] -> the same with dropped codes at -inf."""
+    logits = logits / max(sampler.temperature, 1e-5)
+    if 0 < sampler.top_k < logits.shape[-1]:
+        threshold = logits.topk(sampler.top_k, dim=-1).values[..., -1:]
+        logits = logits.masked_fill(logits < threshold, -torch.inf)
+    if sampler.top_p < 1.0:
+        ordered, order = logits.sort(dim=-1, descending=True)
+        mass = ordered.softmax(-1)
+        dropped = mass.cumsum(-1) - mass > sampler.top_p
+        logits = logits.masked_fill(torch.zeros_like(dropped).scatter(-1, order, dropped), -torch.inf)
+    return logits
+
+
+def probabilities(logits: Tensor, sampler: Sampler) -> Tensor:
+    """[..., V] logits -> probabilities after all filters."""
+    return filter_logits(logits, sampler).softmax(-1)
+
+
+def draw(logits: Tensor, sampler: Sampler, seeds: Tensor, positions: Tensor, *, stream: str, grid: int) -> Tensor:
+    """One code per query: logits [B, Q, V], seeds [B], positions [B, Q] -> int64 [B, Q]."""
+    g = noise.gumbel(seeds, positions, logits.shape[-1], stream=stream, grid=grid)
+    return (filter_logits(logits, sampler).double() + g).argmax(-1)

@@ -1,0 +1,77 @@
+"""Conditions and the embedders that turn them into prefix rows.
+
+A `Condition` is the one type everything is decoded under: word ids of the tiny family, T5 features of
+LlamaGen. An embedder returns the conditional rows followed, when asked, by its own null form.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mulosd.models.transformer import Block, GPTConfig
+from mulosd.scenes import vocabulary as voc
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Left-padded condition of B images: ids [B, T] or features [B, T, C], mask [B, T] (True = valid)."""
+
+    values: Tensor
+    mask: Tensor
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+class Prefix(NamedTuple):
+    """rows [R, T, d] and mask [R, T]; R = B, or 2B with the null rows behind the conditional ones."""
+
+    rows: Tensor
+    mask: Tensor
+
+
+class CaptionEmbedder(nn.Module):
+    """LlamaGen's text condition: two-layer projection and a stored null caption (models.md 1.5)."""
+
+    uncond_embedding: Tensor
+
+    def __init__(self, caption_dim: int, dim: int, prefix_len: int) -> None:
+        super().__init__()
+        self.cap_proj = nn.ModuleDict(
+            {"fc1": nn.Linear(caption_dim, dim, bias=False), "fc2": nn.Linear(dim, dim, bias=False)}
+        )
+        self.register_buffer("uncond_embedding", torch.zeros(prefix_len, caption_dim))
+
+    def forward(self, condition: Condition, *, with_null: bool) -> Prefix:
+        """The null rows share the caption's mask, as in the reference (models.md 1.8)."""
+        features, mask = condition.values, condition.mask
+        if with_null:
+            null = self.uncond_embedding.expand(len(features), -1, -1).type_as(features)
+            features, mask = torch.cat([features, null]), torch.cat([mask, mask])
+        rows = self.cap_proj["fc2"](F.gelu(self.cap_proj["fc1"](features), approximate="tanh"))
+        return Prefix(rows, mask)
+
+
+class WordEncoder(nn.Module):
+    """Words of the scenes world through two bidirectional layers; the null form is NULL_ID everywhere.
+
+    Padding is a word like any other (visible), so every prefix row is valid and no mask is needed.
+    """
+
+    def __init__(self, config: GPTConfig, layers: int = 2) -> None:
+        super().__init__()
+        self.words = nn.Embedding(voc.NUM_WORD_IDS, config.dim)
+        self.places = nn.Parameter(torch.zeros(config.prefix_len, config.dim))
+        self.layers = nn.ModuleList(Block(config) for _ in range(layers))
+
+    def forward(self, condition: Condition, *, with_null: bool) -> Prefix:
+        ids, mask = condition.values, condition.mask
+        if with_null:
+            ids, mask = torch.cat([ids, torch.full_like(ids, voc.NULL_ID)]), torch.cat([mask, mask])
+        x = self.words(ids) + self.places
+        for layer in self.layers:
+            x = layer(x, None, causal=False)
+        return Prefix(x, mask)

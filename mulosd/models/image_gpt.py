@@ -1,0 +1,29 @@
+"""An image model = trunk + condition embedder, under LlamaGen's state-dict names."""
+
+from torch import nn
+
+from mulosd.models.conditioning import CaptionEmbedder, Condition, Prefix, WordEncoder
+from mulosd.models.transformer import GPTConfig, Transformer
+
+
+class ImageGPT(Transformer):
+    """`cls_embedding` makes the prefix; everything else is the trunk."""
+
+    def __init__(self, config: GPTConfig, embedder: nn.Module) -> None:
+        super().__init__(config)
+        self.cls_embedding = embedder
+
+    def prefix(self, condition: Condition, *, with_null: bool) -> Prefix:
+        """Prefix rows of a condition, the null rows behind them if `with_null`."""
+        prefix: Prefix = self.cls_embedding(condition, with_null=with_null)
+        return prefix
+
+
+def llamagen_t2i(config: GPTConfig, caption_dim: int) -> ImageGPT:
+    """LlamaGen's text-to-image layout: zero prefix rotation, caption projection."""
+    return ImageGPT(config, CaptionEmbedder(caption_dim, config.dim, config.prefix_len))
+
+
+def tiny_gpt(config: GPTConfig) -> ImageGPT:
+    """The layout of the tiny family: attended prefix, words of the scenes world."""
+    return ImageGPT(config, WordEncoder(config))

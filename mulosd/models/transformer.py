@@ -1,0 +1,261 @@
+"""The decoder-only trunk of every image model here, and its position-addressed forward.
+
+LlamaGen's layout and state-dict names (models.md 1): pre-norm blocks, fused wqkv, SwiGLU, 2-D rotary
+positions with interleaved pairs, a caption prefix. The two fields that the released models leave at their
+defaults are `rope_scale` (multiplies the raster coordinates) and `axial_positions` (learned row and column
+vectors added to the token embeddings). Knows nothing of sampling, guidance or schedules.
+
+Axes: R rows (batch, twice with guidance), Q fed positions, T prefix rows, S slots, V codes, d width.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class GPTConfig:
+    """Shape of one model; ffn_dim 0 means LlamaGen's rule (2/3 of 4d, rounded up to a multiple of 256)."""
+
+    dim: int
+    n_layers: int
+    n_heads: int
+    vocab_size: int
+    grid: int
+    prefix_len: int
+    ffn_dim: int = 0
+    norm_eps: float = 1e-5
+    rope_base: float = 10000.0
+    rope_scale: float = 1.0
+    prefix_attention: Literal["zero", "identity"] = "zero"
+    axial_positions: bool = False
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one head."""
+        return self.dim // self.n_heads
+
+    @property
+    def num_tokens(self) -> int:
+        """Image tokens N."""
+        return self.grid * self.grid
+
+    @property
+    def hidden(self) -> int:
+        """Width of the feed-forward layer."""
+        return self.ffn_dim or -(-int(2 * 4 * self.dim / 3) // 256) * 256
+
+
+def rope_table(config: GPTConfig) -> Tensor:
+    """(cos, sin) of every sequence index, float32 [T + N, head_dim / 2, 2] (models.md 1.4).
+
+    Row half first, column half second. The T prefix rows are zeros (LlamaGen: they erase q and k) or
+    the identity, by `prefix_attention`.
+    """
+    quarter = config.head_dim // 4
+    omega = config.rope_base ** (-2.0 * torch.arange(quarter).float() / (config.head_dim // 2))
+    coordinate = torch.arange(config.grid).float() * config.rope_scale
+    angle = torch.outer(coordinate, omega)
+    rows = angle[:, None, :].expand(-1, config.grid, -1)
+    cols = angle[None, :, :].expand(config.grid, -1, -1)
+    angles = torch.cat([rows, cols], dim=-1).reshape(config.num_tokens, -1)
+    image = torch.stack([angles.cos(), angles.sin()], dim=-1)
+    prefix = torch.zeros(config.prefix_len, image.shape[1], 2)
+    if config.prefix_attention == "identity":
+        prefix[..., 0] = 1.0
+    return torch.cat([prefix, image])
+
+
+def apply_rope(x: Tensor, table: Tensor) -> Tensor:
+    """Rotate interleaved pairs: x [R, heads, Q, head_dim], table [R or 1, Q, head_dim / 2, 2], in float32."""
+    pairs = x.float().unflatten(-1, (-1, 2))
+    cos, sin = table[:, None, :, :, 0].to(pairs.dtype), table[:, None, :, :, 1].to(pairs.dtype)
+    if x.dtype == torch.float64:
+        pairs = x.unflatten(-1, (-1, 2))
+        cos, sin = cos.double(), sin.double()
+    even, odd = pairs[..., 0], pairs[..., 1]
+    return torch.stack([even * cos - odd * sin, odd * cos + even * sin], dim=-1).flatten(-2).type_as(x)
+
+
+class RMSNorm(nn.Module):
+    """RMS norm in float32, cast back before the weight is applied (models.md 1.2)."""
+
+    def __init__(self, dim: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x if x.dtype == torch.float64 else x.float()
+        return F.rms_norm(wide, wide.shape[-1:], eps=self.eps).type_as(x) * self.weight
+
+
+class KVCache:
+    """Keys and values of every layer: T prefix slots, then N grid slots, scratch slots and one trash slot.
+
+    A token of raster position p lives in slot p; `trash` takes padded queries and is never visible.
+    """
+
+    def __init__(self, config: GPTConfig, rows: int, *, scratch: int = 0, like: Tensor) -> None:
+        self.prefix_len = config.prefix_len
+        self.slots = config.num_tokens + scratch + 1
+        self.trash = self.slots - 1
+        shape = (config.n_layers, 2, rows, config.n_heads, self.prefix_len + self.slots, config.head_dim)
+        self.kv = torch.zeros(shape, dtype=like.dtype, device=like.device)
+        self.prefix_mask = torch.ones(rows, self.prefix_len, dtype=torch.bool, device=like.device)
+
+    def poison(self, value: float) -> None:
+        """Fill every slot with a value (tests: unused slots must not matter)."""
+        self.kv.fill_(value)
+
+
+class Attention(nn.Module):
+    """Fused q, k, v; rotary; softmax attention over a cache or over the fed sequence itself."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.n_heads = config.n_heads
+        self.wqkv = nn.Linear(config.dim, 3 * config.dim, bias=False)
+        self.wo = nn.Linear(config.dim, config.dim, bias=False)
+
+    def qkv(self, x: Tensor, rope: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """[R, Q, d] -> rotated q, k and v, each [R, heads, Q, head_dim]."""
+        q, k, v = (part.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for part in self.wqkv(x).chunk(3, dim=-1))
+        if rope is not None:
+            q, k = apply_rope(q, rope), apply_rope(k, rope)
+        return q, k, v
+
+    def out(self, heads: Tensor) -> Tensor:
+        """[R, heads, Q, head_dim] -> [R, Q, d]."""
+        return self.wo(heads.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+
+class FeedForward(nn.Module):
+    """SwiGLU without bias."""
+
+    def __init__(self, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.w1 = nn.Linear(dim, hidden, bias=False)
+        self.w3 = nn.Linear(dim, hidden, bias=False)
+        self.w2 = nn.Linear(hidden, dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.w2(F.silu(self.w1(x)) * self.w3(x))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """Pre-norm attention and feed-forward with residuals."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.attention = Attention(config)
+        self.feed_forward = FeedForward(config.dim, config.hidden)
+        self.attention_norm = RMSNorm(config.dim, config.norm_eps)
+        self.ffn_norm = RMSNorm(config.dim, config.norm_eps)
+
+    def forward(self, x: Tensor, rope: Tensor | None, *, causal: bool, mask: Tensor | None = None) -> Tensor:
+        """Whole-sequence pass (training, text encoder): x [R, L, d]."""
+        q, k, v = self.attention.qkv(self.attention_norm(x), rope)
+        x = x + self.attention.out(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal))
+        return x + self.feed_forward(self.ffn_norm(x))  # type: ignore[no-any-return]
+
+    def step(self, x: Tensor, rope: Tensor, store: Tensor, kv: Tensor, span: int, mask: Tensor | None) -> Tensor:
+        """Cached pass: writes K/V at cache indices `store` [R, L], attends to the first `span` of them."""
+        q, k, v = self.attention.qkv(self.attention_norm(x), rope)
+        index = store[:, None, :, None].expand(-1, k.shape[1], -1, k.shape[3])
+        kv[0].scatter_(2, index, k)
+        kv[1].scatter_(2, index, v)
+        heads = F.scaled_dot_product_attention(q, kv[0, :, :, :span], kv[1, :, :, :span], attn_mask=mask)
+        x = x + self.attention.out(heads)
+        return x + self.feed_forward(self.ffn_norm(x))  # type: ignore[no-any-return]
+
+
+class Transformer(nn.Module):
+    """Token embeddings, blocks and head; prefix rows come from the model's condition embedder."""
+
+    rope: Tensor
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.tok_embeddings = nn.Embedding(config.vocab_size, config.dim)
+        self.layers = nn.ModuleList(Block(config) for _ in range(config.n_layers))
+        self.norm = RMSNorm(config.dim, config.norm_eps)
+        self.output = nn.Linear(config.dim, config.vocab_size, bias=False)
+        if config.axial_positions:
+            self.row_positions = nn.Parameter(torch.zeros(config.grid, config.dim))
+            self.col_positions = nn.Parameter(torch.zeros(config.grid, config.dim))
+        self.register_buffer("rope", rope_table(config), persistent=False)
+
+    def new_cache(self, rows: int, *, scratch: int = 0) -> KVCache:
+        """An empty cache for `rows` sequences."""
+        return KVCache(self.config, rows, scratch=scratch, like=self.output.weight)
+
+    def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Embeddings [R, Q, d] of codes at raster positions."""
+        x = self.tok_embeddings(tokens)
+        if self.config.axial_positions:
+            grid = self.config.grid
+            x = x + self.row_positions[positions // grid] + self.col_positions[positions % grid]
+        return x  # type: ignore[no-any-return]
+
+    def forward_train(self, prefix: Tensor, tokens: Tensor) -> Tensor:
+        """Teacher-forced logits [R, N, V] of all tokens [R, N]; every prefix row [R, T, d] is visible."""
+        fed = self.tok_embeddings(tokens[:, :-1])
+        if self.config.axial_positions:
+            axial = (self.row_positions[:, None] + self.col_positions[None]).flatten(0, 1)
+            fed = fed + axial[:-1]
+        x = torch.cat([prefix, fed], dim=1)
+        rope = self.rope[None, : x.shape[1]]
+        for layer in self.layers:
+            x = layer(x, rope, causal=True)
+        return self.output(self.norm(x[:, self.config.prefix_len - 1 :]))  # type: ignore[no-any-return]
+
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        cache: KVCache,
+        mask: Tensor | None,
+        prefix: Tensor | None = None,
+    ) -> Tensor:
+        """One position-addressed forward (architecture 4).
+
+        tokens, positions, slots: [R, Q]; mask: bool [R, Q, S'] over the first S' slots (None: all fed
+        queries see slots 0..S'-1 with S' = highest fed slot + 1, single-query calls only); prefix:
+        [R, T, d] rows of a first call, fed in the same pass. Returns logits [R, Q, V], float32 or wider;
+        with a prefix [R, 1 + Q, V], the first being position -1 (the last prefix row).
+        """
+        T = self.config.prefix_len
+        span = T + (int(slots.max()) + 1 if mask is None else mask.shape[-1])
+        x, store, where = self.embed(tokens, positions), slots + T, positions + T
+        if prefix is not None:
+            lead = torch.arange(T, device=slots.device).expand(len(prefix), T)
+            x, store, where = torch.cat([prefix, x], 1), torch.cat([lead, store], 1), torch.cat([lead, where], 1)
+        attend = self._visible(cache, mask, prefix is not None, tokens.shape[1], span)
+        rope = self.rope[where]
+        for layer, kv in zip(self.layers, cache.kv, strict=True):
+            x = layer.step(x, rope, store, kv, span, attend)
+        x = x[:, T - 1 :] if prefix is not None else x
+        logits: Tensor = self.output(self.norm(x))
+        return logits if logits.dtype == torch.float64 else logits.float()
+
+    def _visible(self, cache: KVCache, mask: Tensor | None, first: bool, queries: int, span: int) -> Tensor | None:
+        """The boolean mask [R, 1, L, span] over prefix and slots, or None when all is visible."""
+        rows, T = cache.prefix_mask.shape
+        full_prefix = bool(cache.prefix_mask.all())
+        if mask is None and not first and full_prefix:
+            return None
+        device = cache.prefix_mask.device
+        body = torch.ones(rows, queries, span - T, dtype=torch.bool, device=device) if mask is None else mask
+        image = torch.cat([cache.prefix_mask[:, None, :].expand(-1, queries, -1), body], dim=-1)
+        if first:
+            causal = torch.ones(T, T, dtype=torch.bool, device=device).tril() & cache.prefix_mask[:, None, :]
+            causal = causal | torch.eye(T, dtype=torch.bool, device=device)
+            blind = torch.zeros(rows, T, span - T, dtype=torch.bool, device=device)
+            image = torch.cat([torch.cat([causal, blind], dim=-1), image], dim=1)
+        return image[:, None]
