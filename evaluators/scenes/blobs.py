@@ -4,7 +4,7 @@ This module knows labels and sizes, not shapes or brightness.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ Slices = tuple[slice, slice]
 
 MIN_AREA = 0.008  # of the image; the smallest object that is drawn has 0.049
 _NECK = 1.0 / 64.0  # half width, in sides, of a bridge that does not join two objects
+_REACH = 0.25  # width of the rim that a blurred outline may cover, over the root of the patch's area
 _CORE_SHARE = 0.15  # of the patch: a core smaller than this is a corner, not an object
 
 
@@ -24,7 +25,7 @@ _CORE_SHARE = 0.15  # of the patch: a core smaller than this is a corner, not an
 class Blob:
     """One patch of palette colour number `color`.
 
-    place: its bounding box with a rim of `reach` pixels; inside: its pixels there; others: pixels there that belong to
+    place: its bounding box with `reach` pixels around it; inside: its pixels there; others: pixels there that belong to
     another patch or show another palette colour.
     """
 
@@ -43,17 +44,29 @@ def find_blobs(labels: Labels) -> list[Blob]:
         for place, inside in _patches(labels == color):
             colors.append(color)
             owner[place][inside] = len(colors)
-    reach = 1 + max(labels.shape) // 64
+    rim = np.ones((3, 3), bool)
     blobs = []
     for index, tight in enumerate(ndimage.find_objects(owner)):
         if _spans(tight, labels.shape):
             continue
+        area = int((owner[tight] == index + 1).sum())
+        reach = 1 + round(_REACH * area**0.5)
         place = _grown(tight, reach, labels.shape)
         inside = owner[place] == index + 1
+        # The antialiased rim of a neighbour is its own, however near it lies.
+        neighbours = ndimage.binary_dilation((owner[place] > 0) & ~inside, structure=rim)
         foreign = (labels[place] != colors[index]) & (labels[place] != BACKGROUND)
-        others = ((owner[place] > 0) & ~inside) | foreign
-        blobs.append(Blob(colors[index], place, inside, others & ~inside, reach))
+        blobs.append(Blob(colors[index], place, inside, (neighbours | foreign) & ~inside, reach))
     return blobs
+
+
+def part_blob(blob: Blob, shape: tuple[int, ...], neck: float) -> list[Blob]:
+    """The blob cut at bridges thinner than twice `neck` sides of an image [H, W]; [blob] where there is none."""
+    smallest = MIN_AREA * shape[0] * shape[1]
+    parts = [part for part in _parted(blob.inside, round(max(shape) * neck)) if part.sum() >= smallest]
+    if len(parts) < 2:
+        return [blob]
+    return [replace(blob, inside=part, others=blob.others | (blob.inside & ~part)) for part in parts]
 
 
 def _patches(mask: Mask) -> Iterator[tuple[Slices, Mask]]:

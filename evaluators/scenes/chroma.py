@@ -57,9 +57,8 @@ def background_chroma(plane: Floats) -> Floats:
 
 def label_pixels(plane: Floats, background: Floats) -> Labels:
     """Index of the nearest palette colour per pixel, BACKGROUND where that is nearest: [H, W, 2] -> [H, W]."""
-    nearest = _distances(plane, np.concatenate([palette(), background[None]])).argmin(0).astype(np.int8)
-    nearest[nearest == len(COLOR_NAMES)] = BACKGROUND
-    return nearest
+    nearest = _distances(plane, np.concatenate([palette(), background[None]])).argmin(0)
+    return np.where(nearest == len(COLOR_NAMES), BACKGROUND, nearest).astype(np.int8)
 
 
 def coverage(plane: Floats, background: Floats, full: Floats) -> Floats:

@@ -13,7 +13,7 @@ from scipy import ndimage
 
 from evaluators.geneval.types import Detection, Image
 from evaluators.scenes import chroma as hue
-from evaluators.scenes.blobs import Blob, find_blobs
+from evaluators.scenes.blobs import Blob, find_blobs, part_blob
 from evaluators.scenes.patterns import PLAIN, read_pattern
 from evaluators.scenes.shapes import Fit, fit_shapes
 from mulosd.scenes import vocabulary as voc
@@ -27,13 +27,18 @@ MIN_SIDE, MAX_SIDE = 32, 256
 MIN_SCORE = 0.05
 
 # Confidence of a template IoU, linear between the knots.
-_IOU_KNOTS = (0.60, 0.75, 0.85, 0.90, 0.97)
+_IOU_KNOTS = (0.60, 0.74, 0.82, 0.88, 0.96)
 _SCORE_KNOTS = (0.0, 0.25, 0.70, 0.92, 1.0)
 _FULL_MARGIN = 0.06  # IoU ahead of the second shape from which the shape is beyond doubt
 _ASPECT = (1.15, 1.6)  # longer over shorter extent: fully trusted, not trusted at all
 _SATURATION = (0.35, 0.65)  # of the palette's: not trusted at all, fully trusted
 _FIT_SIDE = 64  # pixels per side at which shapes are fitted
-_RAMP = 0.1  # coverage below this counts as none and above its complement as full: keeps noise out
+_SOFTNESS = (0.3, 0.5)  # width of the outline's blur over the half extent: sharp enough, a smear
+_HALF_EXTENT = (0.06, 0.11)  # of the side: too small to tell a shape, large enough; the smallest drawn is 0.156
+_REPARTING = (
+    0.5,
+    (1 / 32, 3 / 64, 1 / 16),
+)  # below this score a patch is cut at wider necks (in sides) and tried again
 
 
 class ScenesDetector:
@@ -56,7 +61,7 @@ class ScenesDetector:
         plane = hue.chroma(image)
         background = hue.background_chroma(plane)
         labels = hue.label_pixels(hue.smooth(plane), background)
-        found = [_detection(plane, background, blob) for blob in find_blobs(labels)]
+        found = [one for blob in find_blobs(labels) for one in _detections(plane, background, blob)]
         return sorted((one for one in found if one.score >= MIN_SCORE), key=lambda one: -one.score)
 
     def color(self, image: Image, detection: Detection) -> str:
@@ -71,6 +76,19 @@ class ScenesDetector:
         return read_pattern(image.mean(axis=2), _mask_of(detection, image))
 
 
+def _detections(plane: Floats, background: Floats, blob: Blob) -> list[Detection]:
+    """The patch as one object, or as several where it makes poor sense as one and each part good sense."""
+    whole = _detection(plane, background, blob)
+    limit, necks = _REPARTING
+    if whole.score >= limit:
+        return [whole]
+    for neck in necks:
+        parts = [_detection(plane, background, part) for part in part_blob(blob, plane.shape[:2], neck)]
+        if len(parts) > 1 and all(part.score >= limit for part in parts):
+            return parts
+    return [whole]
+
+
 def _detection(plane: Floats, background: Floats, blob: Blob) -> Detection:
     height, width = plane.shape[:2]
     cut = max(1, max(height, width) // _FIT_SIDE)
@@ -79,10 +97,16 @@ def _detection(plane: Floats, background: Floats, blob: Blob) -> Detection:
     fits = fit_shapes(cover)
     best = fits[0]
     foreign = float((_reduced(blob.others.astype(np.float32), cut) * best.template).sum() / best.template.sum())
-    score = _confidence(fits) * _saturation(full, background, blob.color) * max(0.0, 1.0 - 2.0 * foreign)
+    trust = (
+        _confidence(fits),
+        _saturation(full, background, blob.color),
+        float(np.interp(best.softness, _SOFTNESS, (1.0, 0.0))),
+        float(np.interp(cut * min(best.half_x, best.half_y) / max(height, width), _HALF_EXTENT, (0.0, 1.0))),
+        max(0.0, 1.0 - 2.0 * foreign),
+    )
     mask = np.zeros((height, width), bool)
     mask[blob.place] = blob.inside
-    return Detection(best.shape, _box(best, blob, cut, height, width), score, mask)
+    return Detection(best.shape, _box(best, blob, cut, height, width), float(np.prod(trust)), mask)
 
 
 def _full_chroma(plane: Floats, inside: Mask) -> Floats:
@@ -93,9 +117,9 @@ def _full_chroma(plane: Floats, inside: Mask) -> Floats:
 
 def _cover(plane: Floats, background: Floats, full: Floats, blob: Blob) -> Floats:
     """Coverage by the object, [h, w]; none on other objects and beyond the rim."""
-    cover = (hue.coverage(plane, background, full) - _RAMP) / (1.0 - 2.0 * _RAMP)
+    cover = hue.coverage(plane, background, full)
     near = ndimage.binary_dilation(blob.inside, structure=np.ones((3, 3)), iterations=blob.reach)
-    return np.where(near & ~blob.others, np.clip(cover, 0.0, 1.0), 0.0).astype(np.float32)
+    return np.where(near & ~blob.others, cover, 0.0).astype(np.float32)
 
 
 def _confidence(fits: list[Fit]) -> float:

@@ -5,11 +5,13 @@ the mask's moments and is refined by Gauss-Newton on the squared difference. Thi
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy import ndimage
 
 from mulosd.scenes import vocabulary as voc
 
@@ -17,20 +19,34 @@ Floats = npt.NDArray[np.float32]
 
 _ARM = 0.38  # arm half width of a cross over its half extent; rendered ones lie in [0.33, 0.43]
 _ARM_RANGE = (0.25, 0.5)
+_PERIMETERS = {"circle": 2 * np.pi, "square": 8.0, "triangle": 2 + 2 * np.sqrt(5.0), "cross": 8.0}  # half extent 1
 _STEPS = 3
 _MIN_HALF = 1.0  # pixels of the mask
+_SHARP_WIDTH = 0.6  # pixels: outline width of an antialiased edge
+_WIDTH_PER_SIGMA = 1.2  # outline width that each pixel of blur (standard deviation) adds, about
+_MAX_BLUR = 0.2  # of the half extent
+_RAMP = 0.3  # coverage that counts as none, and below one as full, so that blurred outlines compare like sharp ones
 
 
 class Fit(NamedTuple):
-    """One fitted template; centre and half extents in the mask's pixels, iou = sum of minima / sum of maxima."""
+    """One fitted template; centre, half extents and outline width in the mask's pixels.
+
+    iou: of the sharpened mask and the sharpened template, the latter blurred like the mask before.
+    """
 
     shape: str
     iou: float
+    outline_width: float
     cx: float
     cy: float
     half_x: float
     half_y: float
     template: Floats
+
+    @property
+    def softness(self) -> float:
+        """Width of the outline over the half extent: near 0 sharp, near 1 a smear."""
+        return self.outline_width / math.sqrt(self.half_x * self.half_y)
 
     @property
     def aspect(self) -> float:
@@ -46,8 +62,14 @@ def fit_shapes(mask: Floats) -> list[Fit]:
 
 
 def soft_iou(a: Floats, b: Floats) -> float:
-    """Intersection over union of two soft masks of one size."""
+    """Intersection over union of two soft masks of one size: sum of minima over sum of maxima."""
     return float(np.minimum(a, b).sum() / np.maximum(a, b).sum())
+
+
+def outline_width(mask: Floats, shape: str, half: float) -> float:
+    """Mean width in pixels of the band of partial coverage (0.2 to 0.8) along the outline of a shape this large."""
+    band = float(((mask > 0.2) & (mask < 0.8)).sum())
+    return float(band / (_PERIMETERS[shape] * half))
 
 
 def _fit(shape: str, mask: Floats) -> Fit:
@@ -69,7 +91,17 @@ def _fit(shape: str, mask: Floats) -> Fit:
         move = np.linalg.solve(normal + damping, slopes @ residual)
         params = _bounded(params + np.clip(move, -4.0, 4.0).astype(np.float32))
     cx, cy, half_x, half_y = (float(v) for v in best[:4])
-    return Fit(shape, soft_iou(mask, best_template), cx, cy, half_x, half_y, best_template)
+    width = outline_width(mask, shape, float(np.sqrt(half_x * half_y)))
+    sigma = min(max(width - _SHARP_WIDTH, 0.0) / _WIDTH_PER_SIGMA, _MAX_BLUR * min(half_x, half_y))
+    blurred = (
+        ndimage.gaussian_filter(best_template, sigma, truncate=2.5, mode="nearest") if sigma > 0.2 else best_template
+    )
+    iou = soft_iou(_sharpened(mask), _sharpened(blurred))
+    return Fit(shape, iou, width, cx, cy, half_x, half_y, best_template)
+
+
+def _sharpened(mask: Floats) -> Floats:
+    return np.asarray(np.clip((mask - _RAMP) / (1.0 - 2.0 * _RAMP), 0.0, 1.0), np.float32)
 
 
 def _start(shape: str, mask: Floats) -> Floats:
@@ -114,25 +146,25 @@ def _templates(shape: str, params: Floats, height: int, width: int) -> Floats:
     u = np.abs(np.arange(width, dtype=np.float32) + 0.5 - cx) / half_x
     v = (np.arange(height, dtype=np.float32)[:, None] + 0.5 - cy) / half_y
     outside = _OUTLINES[shape](u, v, params[:, 4:5, None])
-    return np.clip(0.5 - outside * np.sqrt(half_x * half_y), 0.0, 1.0)
+    return np.asarray(np.clip(0.5 - outside * np.sqrt(half_x * half_y), 0.0, 1.0), np.float32)
 
 
 def _circle(u: Floats, v: Floats, arm: Floats) -> Floats:
-    return np.sqrt(u * u + v * v) - 1.0
+    return np.asarray(np.sqrt(u * u + v * v) - 1.0, np.float32)
 
 
 def _square(u: Floats, v: Floats, arm: Floats) -> Floats:
-    return np.maximum(u, np.abs(v)) - 1.0
+    return np.asarray(np.maximum(u, np.abs(v)) - 1.0, np.float32)
 
 
 def _triangle(u: Floats, v: Floats, arm: Floats) -> Floats:
     flank = (2.0 * u - v - 1.0) * np.float32(1 / np.sqrt(5.0))
-    return np.maximum(flank, v - 1.0)
+    return np.asarray(np.maximum(flank, v - 1.0), np.float32)
 
 
 def _cross(u: Floats, v: Floats, arm: Floats) -> Floats:
     height = np.abs(v)
-    return np.minimum(np.maximum(u - arm, height - 1.0), np.maximum(u - 1.0, height - arm))
+    return np.asarray(np.minimum(np.maximum(u - arm, height - 1.0), np.maximum(u - 1.0, height - arm)), np.float32)
 
 
 # Signed distance from the outline in half extents, from |u| (mirror-symmetric) and v; arm for the cross only.

@@ -12,6 +12,7 @@ from evaluators.geneval.rules import judge, select_instances
 from evaluators.geneval.types import Detection, Image, PatternDetector
 from evaluators.scenes.detector import ScenesDetector
 from evaluators.statistics import wilson_interval
+from mulosd.scenes import vocabulary as voc
 
 
 def validate(
@@ -24,6 +25,7 @@ def validate(
     "images": cell, "pattern": cell, "plain": cell} with cell = {"value", "low", "high", "n"}, value None at n = 0.
     "pattern" counts every clause that names a pattern: its object is found and read correctly (a missing object is
     wrong); "plain" counts clauses without one whose object was found: read as neither pattern.
+    Raises KeyError for metadata without a tag.
     """
     reader = detector or ScenesDetector()
     hits: dict[str, list[bool]] = defaultdict(list)
@@ -36,7 +38,8 @@ def validate(
         for clause in metadata["include"]:
             _read_clause(reader, image, clause, kept.get(clause["class"], ()), hits)
     tasks = {key.removeprefix("task "): _cell(values) for key, values in hits.items() if key.startswith("task ")}
-    overall = sum(cell["value"] for cell in tasks.values()) / len(tasks) if tasks else None
+    shares = [cell["value"] for cell in tasks.values() if cell["value"] is not None]
+    overall = sum(shares) / len(shares) if shares else None
     return {"tasks": tasks, "overall": overall, **{key: _cell(hits[key]) for key in ("images", "pattern", "plain")}}
 
 
@@ -52,7 +55,7 @@ def _read_clause(
     if wanted:
         hits["pattern"].append(read == wanted)
     elif read is not None:
-        hits["plain"].append(read not in ("striped", "dotted"))
+        hits["plain"].append(read not in voc.PATTERNS)
 
 
 def _cell(values: Sequence[bool]) -> dict[str, float | None]:
