@@ -182,6 +182,7 @@ def gallery(store: Path, out: Path, sweep_key: str | None, prompts: int, cells: 
 def bench(sweep: str, overrides: tuple[str, ...], out: Path, quiet: bool, **options: Any) -> None:
     """Measure the latency of SWEEP's methods, batch 1, interleaved; leave the machine alone meanwhile."""
     from pipelines.bench import run_bench
+    from pipelines.plan import build_plan
     from pipelines.progress import bench_bar
     from pipelines.report import latency_lines
 
@@ -189,7 +190,8 @@ def bench(sweep: str, overrides: tuple[str, ...], out: Path, quiet: bool, **opti
     with bench_bar(disable=quiet) as progress:
         report = run_bench(loaded, out=out, progress=progress, **options)
     click.echo(f"{report.folder}{' (measured before)' if report.is_cached else ''}")
-    for line in latency_lines(report.content):
+    labels = {cell.key: cell.label for cell in build_plan(loaded).cells}
+    for line in latency_lines(report.content, labels):
         click.echo(line)
 
 

@@ -33,15 +33,13 @@ def examine(folder: Path, assets: Path = ASSETS) -> Iterator[Finding]:
 
 
 def weight_findings(assets: Path = ASSETS) -> Iterator[Finding]:
-    """Each weight file against the sha256 that its card states under `files`."""
+    """Each weight file against the sha256 that its family's card states under `parts`."""
     named: set[Path] = set()
-    for card in sorted(assets.rglob("*.json")):
-        content = json.loads(card.read_text(encoding="utf-8"))
-        files = content.get("files", {}) if isinstance(content, dict) else {}
-        for name, expected in sorted(files.items()):
-            path = card.parent / Path(name).name
+    for card in sorted(assets.rglob("card.json")):
+        for part in json.loads(card.read_text(encoding="utf-8"))["parts"].values():
+            path = card.parent / Path(part["file"]).name
             named.add(path)
-            yield _weight(path, expected, card)
+            yield _weight(path, part["sha256"], card)
     for path in sorted(assets.rglob("*.safetensors")):
         if path not in named:
             yield Finding(path.name, f"no card in {path.parent} states its sha256", is_problem=True)

@@ -101,20 +101,20 @@ def latency_note(bench: Mapping[str, Any]) -> str:
     """Where the latencies of a table come from: they hold for this machine and this run only."""
     settings, load = bench["settings"], bench["record"]["machine"]["load_1min"]
     return (
-        f"Latency: one bench run ({bench['run']}), batch 1, {settings['prompts']} prompts, {settings['threads']} threads "
-        f"on {settings['device_name']}, load {load:.1f} at its start; ratio of totals against ar."
+        f"Latency: one bench run ({bench['run']}), batch 1, {settings['prompts']} prompts, "
+        f"{settings['threads']} threads on {settings['device_name']}, load {load:.1f} at its start; "
+        "ratio of totals against ar."
     )
 
 
-def latency_lines(bench: Mapping[str, Any]) -> Iterator[str]:
-    """A bench run for people: seconds per image and speed-up of each cell."""
-    labels = bench["labels"] if "labels" in bench else {}
+def latency_lines(bench: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[str]:
+    """A bench run for people: seconds per image and speed-up of each cell; labels: cell key -> name."""
     for key, cell in bench["cells"].items():
         ratio = "no baseline" if cell["speed_up"] is None else f"{cell['speed_up']:.2f}×"
         limits = cell.get("interval")
         interval = f" [{limits[0]:.2f}, {limits[1]:.2f}]" if limits else ""
         flag = f"  ({cell['flag']})" if cell["flag"] else ""
-        yield f"{labels.get(key, key)}: {cell['median_s']:.3f} s median, {ratio}{interval}{flag}"
+        yield f"{labels[key]}: {cell['median_s']:.3f} s median, {ratio}{interval}{flag}"
 
 
 def _table(store: Store, key: str, rows: list[CellRow]) -> Table:

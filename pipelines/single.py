@@ -1,7 +1,8 @@
 """One prompt, one image: `mulosd generate` and `mulosd animate`. All settings are checked before weights load."""
 
+import errno
 import io
-import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -70,8 +71,14 @@ def _checked(out: Path, suffix: str, method: str, knobs: Sequence[str]) -> Sampl
 def _check_writable(out: Path) -> None:
     """EnvironmentProblem before any work when `out` cannot be written; no folder is made for it yet."""
     folder = next(parent for parent in out.absolute().parents if parent.exists())
-    if out.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise EnvironmentProblem(f"--out {out} cannot be written; give a file in a writable folder.")
+    try:
+        if out.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        problem = f"--out {out} cannot be written ({error.strerror}); give a file in a writable folder."
+        raise EnvironmentProblem(problem) from error
 
 
 def _load_target(target: str, device: str, dtype: str) -> Any:

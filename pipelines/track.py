@@ -132,6 +132,8 @@ def _known(path: Path, state: str, store_dir: Path, uri: str) -> Tracked | None:
 def _track(rows: Sequence[CellRow], meta: SweepMeta, store_dir: Path, uri: str) -> Tracked:
     from mlflow.tracking import MlflowClient
 
+    # A new database announces each migration on stderr.
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
     client = MlflowClient(tracking_uri=uri)
     experiment = _experiment(client, store_dir)
     parent = _find_or_create(

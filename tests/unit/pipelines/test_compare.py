@@ -1,0 +1,115 @@
+"""Comparisons against closed forms: who is compared with whom, which way a ratio goes, what is marked."""
+
+import pytest
+
+from dashboards.rows import CellRow
+from evaluators.geneval import TASKS
+from pipelines.compare import baseline_of, compare, forwards_of
+
+NUM = 240
+IDS = [f"scenes/p{i:03d}/0" for i in range(NUM)]
+TASK_OF = {sample: TASKS[i % len(TASKS)] for i, sample in enumerate(IDS)}
+
+
+def metric(values: dict[str, float]) -> dict[str, object]:
+    mean = sum(values.values()) / len(values)
+    return {"value": mean, "interval": None, "n": len(values), "n_missing": 0, "per_sample": values}
+
+
+def row(
+    key: str, method: str, *, right: float, detail: float = 0.5, forwards: int = 16, target: str = "t", **knobs: object
+) -> CellRow:
+    """A row whose first `right` share of each task is correct, so that better rows contain worse ones."""
+    rank = {sample: i // len(TASKS) / (NUM // len(TASKS)) for i, sample in enumerate(IDS)}
+    scores = {sample: float(rank[sample] < right) for sample in IDS}
+    metrics = {"geneval/overall": metric(scores), "detail": metric({s: float(rank[s] < detail) for s in IDS})}
+    for task in TASKS:
+        metrics[f"geneval/{task}"] = metric({s: v for s, v in scores.items() if TASK_OF[s] == task})
+    counters = {
+        "forwards_draft": dict.fromkeys(IDS, 4.0),
+        "forwards_verify": dict.fromkeys(IDS, float(forwards - 4)),
+        "resampled": dict.fromkeys(IDS, 64.0),
+    }
+    return CellRow(key, target, method, knobs, 256, metrics, counters)
+
+
+@pytest.fixture(scope="module")
+def group() -> list[CellRow]:
+    return [
+        row("ar", "ar", right=0.8, detail=0.9, forwards=256),
+        row("draft", "draft-only", right=0.5, detail=0.3, forwards=20),
+        row("mulosd", "mulosd", right=0.78, detail=0.75, forwards=64, tau=0.2),
+        row("bad", "mulosd", right=0.55, detail=0.35, forwards=80, tau=0.05),
+    ]
+
+
+@pytest.fixture(scope="module")
+def found(group: list[CellRow]):
+    return compare(group)
+
+
+def test_forwards_count_all_kinds(group: list[CellRow]) -> None:
+    assert set(forwards_of(group[2]).values()) == {64.0}
+
+
+def test_forward_ratio_is_ar_over_the_method(found) -> None:
+    assert found["mulosd"].estimates["forward_ratio"].value == pytest.approx(4.0)
+    assert found["ar"].estimates["forward_ratio"].value == pytest.approx(1.0)
+
+
+def test_difference_is_method_minus_ar_with_an_interval(found) -> None:
+    gap = found["bad"].estimates["geneval_difference"]
+    assert gap.value == pytest.approx(-0.25)
+    assert gap.interval is not None
+    assert gap.interval[0] < gap.value < gap.interval[1] < 0
+    assert found["ar"].estimates["geneval_difference"].value is None
+
+
+def test_detail_kept_is_the_share_of_ars_advantage(found) -> None:
+    assert found["mulosd"].estimates["detail_kept"].value == pytest.approx((0.75 - 0.3) / (0.9 - 0.3), abs=0.01)
+    assert found["draft"].estimates["detail_kept"].value == pytest.approx(0.0)
+
+
+def test_resampled_is_a_share_of_the_target_tokens(found) -> None:
+    assert found["mulosd"].estimates["resampled"].value == pytest.approx(0.25)
+    assert found["ar"].estimates["resampled"].reason == "ar has no draft"
+
+
+def test_latency_needs_a_bench_run(found) -> None:
+    assert "bench" in found["mulosd"].estimates["latency_speedup"].reason
+
+
+def test_best_needs_an_interval_that_excludes_zero(found) -> None:
+    assert "detail" in found["ar"].best
+    assert found["mulosd"].best == {"forwards"}  # draft-only needs fewer, but it decodes nothing of the target
+    assert found["draft"].best == frozenset()
+
+
+def test_indistinguishable_rows_are_not_marked() -> None:
+    rows = [row("a", "ar", right=0.8), row("b", "zipar", right=0.8)]
+    assert all("geneval" not in c.best for c in compare(rows).values())
+
+
+def test_verdict_says_what_is_missing(found) -> None:
+    assert found["mulosd"].notes == ("Speed-up of mulosd tau=0.2: counts.",)
+    assert "not shown to count" in found["bad"].notes[0]
+
+
+def test_baseline_has_the_same_sampler(group: list[CellRow]) -> None:
+    other = row("ar2", "ar", right=0.8, guidance=3.0)
+    guided = row("m2", "mulosd", right=0.7, guidance=3.0, tau=0.2)
+    assert baseline_of(guided, [*group, other]) is other
+    assert baseline_of(group[2], [*group, other]) is group[0]
+    assert baseline_of(guided, group) is None
+
+
+def test_without_a_baseline_numbers_are_null_with_a_reason() -> None:
+    alone = compare([row("m", "mulosd", right=0.7)])["m"].estimates
+    for key in ("forward_ratio", "geneval_difference", "detail_kept"):
+        assert alone[key].value is None
+        assert "no ar row" in alone[key].reason
+
+
+def test_targets_are_not_mixed() -> None:
+    rows = [row("a", "ar", right=0.8, forwards=256), row("b", "mulosd", right=0.7, forwards=64, target="other")]
+    assert compare(rows)["b"].estimates["forward_ratio"].value is None
