@@ -27,6 +27,7 @@ from pipelines.evaluate import (
 from pipelines.executor import Executor, open_executor
 from pipelines.plan import Cell, Plan, build_plan
 from pipelines.provenance import provenance
+from pipelines.scorers import scorer_spec
 from pipelines.scoring import EvaluatorSpec
 from pipelines.store import Store, is_complete
 from pipelines.sweep import Sweep
@@ -223,8 +224,13 @@ def _decode_tasks(run: _Run, cell: Cell) -> list[DecodeTask]:
 def _score(run: _Run, get_executor: Callable[[], Executor]) -> dict[str, dict[str, list[str]]]:
     """Score what is not scored; returns cell key -> evaluator -> [score folder name, digest of the basis]."""
     sweep = run.plan.sweep
-    specs = [EvaluatorSpec(f"{sweep.registry}:build_evaluator", name) for name in sweep.evaluators]
-    jobs = score_jobs(run.store, run.plan.cells, specs)
+    has_scenes = all("scene" in prompt.metadata for prompt in run.plan.prompts)
+
+    def specs_of(cell: Cell) -> list[EvaluatorSpec]:
+        options = {"registry": sweep.registry, "image_px": cell.image_px, "has_scenes": has_scenes}
+        return [scorer_spec(name, **options) for name in sweep.evaluators]
+
+    jobs = score_jobs(run.store, run.plan.cells, specs_of)
     open_jobs = [job for job in jobs if not is_scored(job)]
     with ExitStack() as locks:
         for key in sorted({job.cell.key for job in open_jobs}):

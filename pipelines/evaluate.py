@@ -6,7 +6,7 @@ metrics.json keeps one result per basis (the exact chunks and rows it rests on),
 limits share cells. Results whose chunks were replaced are dropped with them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,14 +39,19 @@ class ScoreJob:
         return key_of([list(part) for part in self.basis])
 
 
-def score_jobs(store: Store, cells: Sequence[Cell], specs: Sequence[EvaluatorSpec]) -> list[ScoreJob]:
+def score_jobs(
+    store: Store, cells: Sequence[Cell], specs_of: Callable[[Cell], Sequence[EvaluatorSpec]]
+) -> list[ScoreJob]:
     """The jobs of all evaluators on all cells, done or not."""
-    built = [(spec, resolve(spec.builder)(spec.name, **dict(spec.context))) for spec in specs]
-    return [
-        ScoreJob(cell, spec, evaluator, score_folder(store, cell.key, evaluator), basis_of(store, cell))
-        for cell in cells
-        for spec, evaluator in built
-    ]
+    built: dict[EvaluatorSpec, Any] = {}
+    jobs = []
+    for cell in cells:
+        for spec in specs_of(cell):
+            if spec not in built:
+                built[spec] = resolve(spec.builder)(spec.name, **dict(spec.context))
+            folder = score_folder(store, cell.key, built[spec])
+            jobs.append(ScoreJob(cell, spec, built[spec], folder, basis_of(store, cell)))
+    return jobs
 
 
 def score_folder(store: Store, cell_key: str, evaluator: Any) -> Path:

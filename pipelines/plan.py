@@ -46,13 +46,15 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Cell:
-    """One configuration and its chunks. `config` is what `key` is the hash of; `grid` is (H, W) of the target."""
+    """One configuration and its chunks. `config` is what `key` is the hash of; `grid` is (H, W) and `image_px` the
+    side of the images of the target."""
 
     key: str
     target: str
     method: SamplerKnobs
     config: Mapping[str, Any]
     grid: tuple[int, int]
+    image_px: int
     chunks: tuple[Chunk, ...]
 
     @property
@@ -124,7 +126,7 @@ def build_plan(sweep: Sweep, *, limit: int | None = None) -> Plan:
         card = families.load_card(target)
         for method in sweep.methods:
             config = cell_config(sweep, target, str(card.content_hash), method, prompts_hash)
-            cells.append(Cell(key_of(config), target, method, config, _grid(card.grid), chunks))
+            cells.append(Cell(key_of(config), target, method, config, _grid(card.grid), int(card.image_px), chunks))
     sweep_key = key_of(
         {
             "name": sweep.name,

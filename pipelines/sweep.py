@@ -111,8 +111,10 @@ def parse_sweep(
         if required not in raw:
             check.add(f"{required} is missing; every sweep needs name, target, prompts and methods.")
     values: dict[str, Any] = {"name": check.name(raw.get("name", "unnamed"))}
-    values["targets"] = check.names(raw.get("target", []), "target", families, "target_ids")
-    values["evaluators"] = check.names(raw.get("evaluators", []), "evaluator", registry, "evaluator_names")
+    values["targets"] = check.names(raw.get("target", []), "target", lambda: import_module(families).target_ids())
+    values["evaluators"] = check.names(
+        raw.get("evaluators", []), "evaluator", lambda: import_module(registry).EVALUATORS
+    )
     values["prompts"] = check.prompts(raw.get("prompts", {}))
     values["methods"] = check.methods(raw.get("methods", []))
     for key, low in _INTEGERS.items():
@@ -167,13 +169,13 @@ class _Check:
             self.add(f"name = {value!r} is not allowed; use letters, digits, - and _.")
         return str(value)
 
-    def names(self, value: Any, kind: str, module: str, function: str) -> tuple[str, ...]:
+    def names(self, value: Any, kind: str, list_known: Callable[[], Iterable[str]]) -> tuple[str, ...]:
         items = [value] if isinstance(value, str) else value
         if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
             self.add(f"{kind} = {value!r} is not allowed; give a name or a list of names.")
             return ()
-        known = tuple(getattr(import_module(module), function)()) if items else ()
-        for item in items:
+        known = self.attempt(list_known) if items else ()
+        for item in items if known is not None else ():
             if item not in known:
                 self.add(str(unknown_name(kind, item, known)))
         if len(set(items)) < len(items):

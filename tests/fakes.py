@@ -29,6 +29,7 @@ class FakeCard:
     target_id: str
     family: str = "fake"
     grid: tuple[int, int] = GRID
+    image_px: int = 8
     content_hash: str = "weights-1"
 
 
@@ -99,12 +100,11 @@ def load_target(target_id: str, *, device: str = "cpu", dtype: str = "float32") 
     return FakeTarget(target_id)
 
 
-def evaluator_names() -> tuple[str, ...]:
-    return ("mean",)
+EVALUATORS = {"mean": MeanEvaluator}
 
 
 def build_evaluator(name: str, **context: Any) -> MeanEvaluator:
-    return MeanEvaluator()
+    return EVALUATORS[name](**context)
 
 
 def prompts(num: int = 10) -> list[Prompt]:

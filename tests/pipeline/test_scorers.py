@@ -1,0 +1,65 @@
+"""Evaluators in a sweep: the real registry over staged pictures whose scores are known."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mulosd.prompts import load_prompts
+from mulosd.scenes.render import render
+from mulosd.scenes.world import scene_from_json
+from mulosd.types import Decoded
+from pipelines.driver import run_sweep
+from pipelines.results import collect
+from pipelines.scorers import build_scorer
+from pipelines.sweep import REGISTRY, Sweep, parse_sweep
+from tests import fakes
+
+SIDE = 96
+PROMPTS = load_prompts({"name": "scenes", "split": "val", "count": 6})
+
+
+def sweep_of(*evaluators: str) -> Sweep:
+    raw = {**fakes.SWEEP, "methods": [{"method": "ar"}], "evaluators": list(evaluators)}
+    return parse_sweep(raw, families="tests.fakes")
+
+
+@pytest.fixture
+def perfect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target that draws each scene exactly."""
+    pictures = {prompt.text: render(scene_from_json(prompt.metadata["scene"]), SIDE) for prompt in PROMPTS}
+
+    def decode(self: fakes.FakeTarget, prompts: Any, seeds: Any, method: Any, **options: Any) -> list[Decoded]:
+        images = [self.one(prompt, seed, method) for prompt, seed in zip(prompts, seeds, strict=True)]
+        for prompt, image in zip(prompts, images, strict=True):
+            image.image = pictures[prompt]
+        return images
+
+    monkeypatch.setattr("pipelines.plan.load_prompt_set", lambda spec: (PROMPTS, "scenes"))
+    monkeypatch.setattr(fakes.FakeTarget, "decode", decode)
+    monkeypatch.setattr(fakes, "load_card", lambda target: fakes.FakeCard(target, image_px=SIDE))
+
+
+@pytest.mark.usefixtures("perfect")
+def test_perfect_pictures_have_perfect_scores(tmp_path: Path) -> None:
+    report = run_sweep(sweep_of("geneval", "detail", "frechet", "speed"), out=tmp_path)
+    assert report.scores_done == 4
+    (row,) = collect(tmp_path)
+    assert row.metrics["geneval/overall"]["value"] == 1.0
+    assert row.metrics["geneval/overall"]["n"] == 6
+    assert row.metrics["fd_effnet"]["value"] == pytest.approx(0.0, abs=1e-3)
+    assert row.metrics["fd_effnet"]["protocol"]["reference"]["image_px"] == SIDE
+    assert row.metrics["speed/forwards_per_image"]["value"] == 16
+    assert run_sweep(sweep_of("geneval", "detail", "frechet", "speed"), out=tmp_path).scores_cached == 4
+
+
+def test_prompts_without_scenes_have_no_distance(tmp_path: Path) -> None:
+    run_sweep(sweep_of("frechet"), out=tmp_path)
+    metric = collect(tmp_path)[0].metrics["fd_effnet"]
+    assert metric["value"] is None
+    assert "no reference images" in metric["reason"]
+
+
+def test_the_reference_is_part_of_the_protocol() -> None:
+    small, large = (build_scorer("frechet", registry=REGISTRY, image_px=px, has_scenes=True) for px in (64, 128))
+    assert small.protocol() != large.protocol()
