@@ -35,14 +35,16 @@ _SATURATION = (0.35, 0.65)  # of the palette's: not trusted at all, fully truste
 _FIT_SIDE = 64  # pixels per side at which shapes are fitted
 _SOFTNESS = (0.3, 0.5)  # width of the outline's blur over the half extent: sharp enough, a smear
 _HALF_EXTENT = (0.06, 0.11)  # of the side: too small to tell a shape, large enough; the smallest drawn is 0.156
-_REPARTING = (
-    0.5,
-    (1 / 32, 3 / 64, 1 / 16),
-)  # below this score a patch is cut at wider necks (in sides) and tried again
+_DOUBTFUL = 0.5  # a patch that scores less is cut at these necks, in sides, and its parts are tried
+_NECKS = (1 / 32, 3 / 64, 1 / 16)
 
 
 class ScenesDetector:
-    """Finds the shapes of the scenes world in uint8 RGB images [H, W, 3] of 32 to 256 pixels."""
+    """Finds the shapes of the scenes world in uint8 RGB images [H, W, 3] of 32 to 256 pixels.
+
+    Shapes stand upright, as the world draws them: a figure it has no name for goes by the nearest one with a lower
+    score (a square turned by 20 degrees: circle, about 0.75).
+    """
 
     classes: tuple[str, ...] = voc.SHAPES
     colors: tuple[str, ...] = hue.COLOR_NAMES
@@ -79,12 +81,11 @@ class ScenesDetector:
 def _detections(plane: Floats, background: Floats, blob: Blob) -> list[Detection]:
     """The patch as one object, or as several where it makes poor sense as one and each part good sense."""
     whole = _detection(plane, background, blob)
-    limit, necks = _REPARTING
-    if whole.score >= limit:
+    if whole.score >= _DOUBTFUL:
         return [whole]
-    for neck in necks:
+    for neck in _NECKS:
         parts = [_detection(plane, background, part) for part in part_blob(blob, plane.shape[:2], neck)]
-        if len(parts) > 1 and all(part.score >= limit for part in parts):
+        if len(parts) > 1 and all(part.score >= _DOUBTFUL for part in parts):
             return parts
     return [whole]
 
