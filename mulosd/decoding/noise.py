@@ -44,8 +44,10 @@ def uniform(seeds: Tensor, positions: Tensor, size: int, *, stream: str, grid: i
     state = _combine(_mix(seeds)[:, None], STREAMS[stream])
     state = _combine(_combine(_combine(state, grid), iteration), positions)
     codes = torch.arange(size, device=seeds.device, dtype=torch.int64)
-    bits = _shift_right(_combine(state[..., None], codes), 11)
-    return (bits.double() + 0.5) / float(1 << 53)
+    bits = _shift_right(
+        _combine(state[..., None], codes), 12
+    )  # 52 of them: adding one half stays exact, 1 cannot occur
+    return (bits.double() + 0.5) / float(1 << 52)
 
 
 def gumbel(seeds: Tensor, positions: Tensor, size: int, *, stream: str, grid: int, iteration: int = 0) -> Tensor:

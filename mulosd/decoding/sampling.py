@@ -7,6 +7,7 @@ The draw is Gumbel-max with keyed noise. The same filtered distribution is what 
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mulosd.decoding import noise
@@ -34,9 +35,9 @@ def filter_logits(logits: Tensor, sampler: Sampler) -> Tensor:
         threshold = logits.topk(sampler.top_k, dim=-1).values[..., -1:]
         logits = logits.masked_fill(logits < threshold, -torch.inf)
     if sampler.top_p < 1.0:
-        ordered, order = logits.sort(dim=-1, descending=True)
-        mass = ordered.softmax(-1)
-        dropped = mass.cumsum(-1) - mass > sampler.top_p
+        ordered, order = logits.sort(dim=-1, descending=True, stable=True)
+        mass_before = F.pad(ordered.softmax(-1).cumsum(-1)[..., :-1], (1, 0))
+        dropped = mass_before > sampler.top_p
         logits = logits.masked_fill(torch.zeros_like(dropped).scatter(-1, order, dropped), -torch.inf)
     return logits
 

@@ -15,16 +15,23 @@ def nearest_codes(codebook: Tensor, pool_k: int) -> Tensor:
     """The pool_k nearest codes of every code, itself first: [V, D] normalised -> int64 [V, pool_k].
 
     On normalised vectors the Euclidean and the cosine order coincide. Duplicated code vectors cannot push
-    a code out of its own neighbourhood.
+    a code out of its own neighbourhood; ties go to the lower id, so a smaller pool lies inside a larger one.
     """
-    similarity = codebook.double() @ codebook.double().T
-    similarity.fill_diagonal_(torch.inf)
-    return similarity.topk(min(pool_k, len(codebook)), dim=-1).indices
+    codes = codebook.double()
+    tables = []
+    for ids in torch.arange(len(codes), device=codes.device).split(1024):
+        similarity = codes[ids] @ codes.T
+        similarity.scatter_(1, ids[:, None], torch.inf)
+        tables.append(similarity.sort(dim=-1, descending=True, stable=True).indices[:, :pool_k])
+    return torch.cat(tables)
 
 
 def pooled_mass(probs: Tensor, drafts: Tensor, neighbours: Tensor) -> Tensor:
-    """Probability of each drafted code and its neighbours: [B, M, V], [B, M], [V, K] -> [B, M]."""
-    return probs.gather(-1, neighbours[drafts]).sum(-1)
+    """Probability of each drafted code and its neighbours: [B, M, V], [B, M], [V, K] -> float64 [B, M].
+
+    Rounding never lifts it above 1, so that every tau > 1 rejects.
+    """
+    return probs.gather(-1, neighbours[drafts]).double().sum(-1).clamp(max=1.0)
 
 
 def expand(rejected: Bools, radius: int, first: int, allowed: Bools) -> Bools:

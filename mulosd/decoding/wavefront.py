@@ -80,6 +80,7 @@ def fill(engine: Engine, worklists: Sequence[Worklist], kind: str, record: Recor
     """Draw every pending cell of every image; one forward per front, counted as `kind`."""
     while not all(work.is_done for work in worklists):
         ready = [work.ready() for work in worklists]
+        assert any(ready), "pending cells wait for each other"
         queries, picks = zip(
             *(_front(engine, b, work, cells) for b, (work, cells) in enumerate(zip(worklists, ready, strict=True))),
             strict=True,
@@ -94,9 +95,8 @@ def fill(engine: Engine, worklists: Sequence[Worklist], kind: str, record: Recor
 def _front(engine: Engine, b: int, work: Worklist, cells: Sequence[Cell]) -> tuple[Queries, list[int]]:
     """Queries of one image: the predecessor of every ready cell, then decided tokens not fed yet.
 
-    An image that is done has none, so that its forwards do not depend on its batch.
-
-    Also the query index of each cell, -1 for cell 0, which is drawn from the prefix's own logits.
+    Also the query index of each cell, -1 for cell 0, which is drawn from the prefix's own logits. An image that
+    is done, or draws cell 0 alone, has no query, so that it takes no forward of its batch.
     """
     queries, picks = Queries.empty(), []
     grid = engine.grid
@@ -111,7 +111,7 @@ def _front(engine: Engine, b: int, work: Worklist, cells: Sequence[Cell]) -> tup
             stand_in = int(engine.tokens[b, (row - 1) * grid + known[-1]])
             engine.provisional[b, row] = True
             picks.append(queries.add(stand_in, before, engine.num_tokens + row, row))
-    if not cells:
+    if not queries.tokens:
         return queries, picks
     fed = set(queries.slots)
     for position in np.nonzero(engine.decided[b] & ~engine.committed[b])[0]:
@@ -140,9 +140,7 @@ def _draw_front(
     for b, (pick, cells) in enumerate(zip(picks, ready, strict=True)):
         index[b, : len(pick)] = [0 if i < 0 else i + shift for i in pick]
         positions[b, : len(cells)] = [row * engine.grid + col for row, col in cells]
-    chosen = joined.gather(
-        1, torch.from_numpy(index).to(joined.device)[..., None].expand(-1, -1, joined.shape[-1])
-    )
+    chosen = joined.gather(1, torch.from_numpy(index).to(joined.device)[..., None].expand(-1, -1, joined.shape[-1]))
     codes = engine.draw(chosen, positions)
     for b, cells in enumerate(ready):
         where = positions[b, : len(cells)]

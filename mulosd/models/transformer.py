@@ -8,8 +8,9 @@ vectors added to the token embeddings). Knows nothing of sampling, guidance or s
 Axes: R rows (batch, twice with guidance), Q fed positions, T prefix rows, S slots, V codes, d width.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -230,6 +231,21 @@ class Transformer(nn.Module):
         [R, T, d] rows of a first call, fed in the same pass. Returns logits [R, Q, V], float32 or wider;
         with a prefix [R, 1 + Q, V], the first being position -1 (the last prefix row).
         """
+        x = self.features(tokens, positions, slots, cache, mask, prefix)
+        x = x[:, self.config.prefix_len - 1 :] if prefix is not None else x
+        logits: Tensor = self.output(self.norm(x))
+        return logits if logits.dtype == torch.float64 else logits.float()
+
+    def features(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        cache: KVCache,
+        mask: Tensor | None,
+        prefix: Tensor | None = None,
+    ) -> Tensor:
+        """What `forward` computes before the final norm: [R, Q, d], with a prefix [R, T + Q, d]."""
         T = self.config.prefix_len
         span = T + (int(slots.max()) + 1 if mask is None else mask.shape[-1])
         x, store, where = self.embed(tokens, positions), slots + T, positions + T
@@ -240,9 +256,15 @@ class Transformer(nn.Module):
         rope = self.rope[where]
         for layer, kv in zip(self.layers, cache.kv, strict=True):
             x = layer.step(x, rope, store, kv, span, attend)
-        x = x[:, T - 1 :] if prefix is not None else x
-        logits: Tensor = self.output(self.norm(x))
-        return logits if logits.dtype == torch.float64 else logits.float()
+        return x  # type: ignore[no-any-return]
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
+        """Conversions of the module leave the rotary table at float32 or wider (models.md 1.4)."""
+        table = self.rope
+        super()._apply(fn, recurse)
+        if self.rope.itemsize < table.itemsize:
+            self.rope = table.to(self.rope.device)
+        return self
 
     def _visible(self, cache: KVCache, mask: Tensor | None, first: bool, queries: int, span: int) -> Tensor | None:
         """The boolean mask [R, 1, L, span] over prefix and slots, or None when all is visible."""
