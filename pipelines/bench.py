@@ -23,7 +23,8 @@ from mulosd.stage.publish import publish_json
 from mulosd.types import DecodeStats
 from pipelines.executor import resolve
 from pipelines.plan import Cell, Plan, Sample, build_plan, key_of
-from pipelines.provenance import provenance
+from pipelines.provenance import machine as machine_facts
+from pipelines.provenance import provenance, versions
 from pipelines.results import latest_bench
 from pipelines.store import Store
 from pipelines.sweep import BenchSpec, Sweep
@@ -240,7 +241,7 @@ def _sampler(cell: Cell) -> dict[str, Any]:
 
 def _settings(plan: Plan, spec: BenchSpec, threads: int) -> dict[str, Any]:
     """What an earlier run must share to stand for this one."""
-    machine = {key: value for key, value in provenance()["machine"].items() if key != "load_1min"}
+    machine = {key: value for key, value in machine_facts().items() if key != "load_1min"}
     return {
         "cells": [cell.key for cell in plan.cells],
         "prompts": spec.prompts,
@@ -249,6 +250,7 @@ def _settings(plan: Plan, spec: BenchSpec, threads: int) -> dict[str, Any]:
         "device": plan.sweep.device,
         "device_name": _device_name(plan.sweep.device),
         "machine": machine,
+        "torch": versions()["torch"],
     }
 
 
@@ -270,7 +272,7 @@ def _publish(
 
     finished = datetime.now(UTC)
     run = f"{finished:%Y%m%dT%H%M%S%f}-{plan.sweep_key}"
-    content = {
+    content: dict[str, Any] = {
         "run": run,
         "name": plan.sweep.name,
         "sweep_key": plan.sweep_key,

@@ -227,8 +227,10 @@ def _score(run: _Run, get_executor: Callable[[], Executor]) -> dict[str, dict[st
     has_scenes = all("scene" in prompt.metadata for prompt in run.plan.prompts)
 
     def specs_of(cell: Cell) -> list[EvaluatorSpec]:
-        options = {"registry": sweep.registry, "image_px": cell.image_px, "has_scenes": has_scenes}
-        return [scorer_spec(name, **options) for name in sweep.evaluators]
+        return [
+            scorer_spec(name, registry=sweep.registry, image_px=cell.image_px, has_scenes=has_scenes)
+            for name in sweep.evaluators
+        ]
 
     jobs = score_jobs(run.store, run.plan.cells, specs_of)
     open_jobs = [job for job in jobs if not is_scored(job)]

@@ -7,6 +7,7 @@ Nothing is built or loaded here; the light lists of targets and evaluators are o
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -239,10 +240,7 @@ class _Check:
             self.add(f"{place}: {both[0]} stands in set and in grid; keep one of them.")
             return []
         before = len(self.errors)
-        built = [
-            self.attempt(lambda knobs=knobs: build_method(name, knobs, where=place))
-            for knobs in _combinations(fixed, grid)
-        ]
+        built = [self.attempt(partial(build_method, name, knobs, where=place)) for knobs in _combinations(fixed, grid)]
         self.errors[before:] = list(dict.fromkeys(self.errors[before:]))
         return [method for method in built if method is not None]
 

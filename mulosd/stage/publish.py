@@ -5,6 +5,7 @@ fsync of the folder. The temp name starts with a dot and does not end in `.parqu
 readers pick up leftovers otherwise.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -38,7 +39,8 @@ def publish_bytes(path: Path, data: bytes) -> None:
         temp.replace(path)
         _sync_folder(path.parent)
     except OSError as error:
-        temp.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the first error is the one to report
+            temp.unlink(missing_ok=True)
         raise EnvironmentProblem(
             f"{path} cannot be written ({error.strerror or error}); free some space or choose a writable --out folder."
         ) from error

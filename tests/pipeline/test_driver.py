@@ -127,6 +127,21 @@ def test_a_stopped_run_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert tree(tmp_path / "stopped") == tree(tmp_path / "whole")
 
 
+def test_work_done_while_waiting_for_the_lock_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Store.lock_cell
+    waiting = [True]
+
+    def lock_after_another_run(self: Store, cell_key: str) -> Any:
+        if waiting:
+            waiting.clear()
+            run_sweep(toy_sweep(), out=tmp_path)
+        return original(self, cell_key)
+
+    monkeypatch.setattr(Store, "lock_cell", lock_after_another_run)
+    report = run_sweep(toy_sweep(), out=tmp_path)
+    assert (report.cached, report.decoded, report.scores_cached) == (30, 0, 3)
+
+
 def test_an_unreadable_leftover_is_decoded_anew(tmp_path: Path) -> None:
     path = chunk_path(first_cell(tmp_path), 0)
     path.parent.mkdir(parents=True)

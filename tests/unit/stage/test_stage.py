@@ -288,6 +288,12 @@ def test_publish_leaves_the_old_file_and_no_temp_on_failure(tmp_path: Path, monk
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("a.json", b"old")]
 
 
+def test_publish_below_a_file_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentProblem, match="cannot be written"):
+        publish_bytes(tmp_path / "file" / "a.json", b"new")
+
+
 def test_canonical_json_refuses_what_has_no_number() -> None:
     assert canonical_json({"b": 1, "a": [0.1, "é"]}) == '{"a":[0.1,"é"],"b":1}'.encode()
     with pytest.raises(ValueError, match="not JSON compliant"):
