@@ -29,8 +29,10 @@ def to_markdown(table: Table) -> str:
     for row in table.rows:
         entries = [_markdown_entry(row.cells[column.key], column) for column in table.columns]
         lines.append(_bar([*map(_escape_markdown, _lead_values(table, row)), *entries]))
-    tail = [*table.notes, *(f"<sup>{i}</sup> {text}" for i, text in enumerate(table.footnotes, 1))]
-    return "\n".join(lines) + "\n" + "".join(f"\n{_escape_markdown(text)}\n" for text in tail)
+    notes = [f"- {note}" for note in table.notes]
+    footnotes = [f"<sup>{i}</sup> {text}  " for i, text in enumerate(table.footnotes, 1)]  # two blanks: a line break
+    blocks = ["\n".join(map(_escape_markdown, block)) for block in (notes, footnotes) if block]
+    return "\n\n".join(["\n".join(lines), *blocks]) + "\n"
 
 
 def to_csv(table: Table) -> str:

@@ -7,6 +7,7 @@ resampled by prompt (`evaluators.statistics`). Definitions: `latency_speedup` co
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from dashboards.rows import CellRow
@@ -22,15 +23,30 @@ NON_INFERIORITY_MARGIN = 0.05  # GenEval overall: the largest loss against ar th
 Values = Mapping[str, float]
 
 
+@dataclass
+class _Group:
+    """Rows of one target and prompt set, with the paired differences that were worked out already."""
+
+    rows: list[CellRow] = field(default_factory=list)
+    gaps: dict[tuple[str, str, str], Estimate] = field(default_factory=dict)
+
+    def gap(self, row: CellRow, other: CellRow, metric: str) -> Estimate:
+        """row - other, paired by sample; each bootstrap is drawn once."""
+        key = (row.cell_key, other.cell_key, metric)
+        if key not in self.gaps:
+            self.gaps[key] = _difference(row, other, metric)
+        return self.gaps[key]
+
+
 def compare(rows: Sequence[CellRow]) -> dict[str, Comparison]:
     """cell_key -> comparison with the other rows of its group."""
-    groups: dict[tuple[str, str], list[CellRow]] = {}
+    groups: dict[tuple[str, str], _Group] = {}
     for row in rows:
-        groups.setdefault((row.target, prompts_of(row)), []).append(row)
+        groups.setdefault((row.target, prompts_of(row)), _Group()).rows.append(row)
     compared = {}
     for group in groups.values():
         best = _best(group)
-        for row in group:
+        for row in group.rows:
             marks = frozenset(key for key, winner in best.items() if winner is row)
             compared[row.cell_key] = _compare_row(row, group, marks)
     return compared
@@ -48,10 +64,10 @@ def baseline_of(row: CellRow, group: Sequence[CellRow], method: str = "ar") -> C
     return found[0] if len(found) == 1 else None
 
 
-def _compare_row(row: CellRow, group: Sequence[CellRow], marks: frozenset[str]) -> Comparison:
-    baseline = baseline_of(row, group)
+def _compare_row(row: CellRow, group: _Group, marks: frozenset[str]) -> Comparison:
+    baseline, draft = baseline_of(row, group.rows), baseline_of(row, group.rows, "draft-only")
     estimates = {
-        "forwards": _guarded(statistics.bootstrap_mean, forwards_of(row)),
+        "forwards": _mean(forwards_of(row)),
         "resampled": _resampled(row),
         "latency_speedup": _latency(row),
     }
@@ -61,9 +77,10 @@ def _compare_row(row: CellRow, group: Sequence[CellRow], marks: frozenset[str]) 
             estimates[key] = Estimate(None, reason=reason)
     else:
         estimates["forward_ratio"] = _guarded(statistics.ratio_of_totals, forwards_of(baseline), forwards_of(row))
-        estimates["geneval_difference"] = _difference(row, baseline, "geneval/overall")
-        estimates["detail_kept"] = _detail_kept(row, baseline, baseline_of(row, group, "draft-only"))
-    return Comparison(estimates, best=marks, notes=_notes(row, estimates, baseline, group))
+        estimates["geneval_difference"] = group.gap(row, baseline, "geneval/overall")
+        estimates["detail_kept"] = _detail_kept(row, baseline, draft, group)
+    notes = () if baseline is None or row.method in ("ar", "draft-only") else _notes(row, baseline, draft, group)
+    return Comparison(estimates, best=marks, notes=notes)
 
 
 def _guarded(function: Callable[..., statistics.Estimate], *args: Mapping[str, Any], **options: object) -> Estimate:
@@ -99,11 +116,11 @@ def _difference(row: CellRow, baseline: CellRow, metric: str) -> Estimate:
     return _guarded(statistics.paired_difference, _per_sample(row, metric), _per_sample(baseline, metric))
 
 
-def _detail_kept(row: CellRow, baseline: CellRow, draft: CellRow | None) -> Estimate:
+def _detail_kept(row: CellRow, baseline: CellRow, draft: CellRow | None, group: _Group) -> Estimate:
     """(cell - draft-only) / (ar - draft-only) on the detail metric, over the samples all three have."""
     if draft is None:
         return Estimate(None, reason="no draft-only row with the same sampler settings in this sweep")
-    advantage = _difference(baseline, draft, "detail")
+    advantage = group.gap(baseline, draft, "detail")
     if advantage.value is None:
         return advantage
     if advantage.interval is None or advantage.interval[0] <= 0:
@@ -121,7 +138,14 @@ def _resampled(row: CellRow) -> Estimate:
     counts = row.counters.get("resampled", {})
     if row.method in ("ar", "zipar"):
         return Estimate(None, reason=f"{row.method} has no draft")
-    return _guarded(statistics.bootstrap_mean, {sample: n / row.n_target_tokens for sample, n in counts.items()})
+    return _mean({sample: n / row.n_target_tokens for sample, n in counts.items()})
+
+
+def _mean(values: Values) -> Estimate:
+    """The mean without an interval: a description of the cell, not a comparison."""
+    if not values:
+        return Estimate(None, reason="no per-sample values")
+    return Estimate(sum(values.values()) / len(values), None, len(values))
 
 
 def _latency(row: CellRow) -> Estimate:
@@ -131,7 +155,7 @@ def _latency(row: CellRow) -> Estimate:
     return Estimate(row.latency["speed_up"], (interval[0], interval[1]) if interval else None, row.latency.get("n", 0))
 
 
-def _best(group: Sequence[CellRow]) -> dict[str, CellRow]:
+def _best(group: _Group) -> dict[str, CellRow]:
     """Column key -> the row that is better than each other one, every paired interval excluding zero.
 
     Only columns with values per sample can be marked. draft-only is no decoding of the target, so it takes no part
@@ -141,12 +165,12 @@ def _best(group: Sequence[CellRow]) -> dict[str, CellRow]:
     for column in COLUMNS:
         if column.key not in ("forwards", "geneval", "detail"):
             continue
-        rows = [row for row in group if not (column.key == "forwards" and row.method == "draft-only")]
+        rows = [row for row in group.rows if not (column.key == "forwards" and row.method == "draft-only")]
         valued = [(value, row) for row in rows if (value := _value(row, column)) is not None]
         if len(rows) < 2 or len(valued) < len(rows):
             continue
         top = (max if column.direction == "higher" else min)(valued, key=lambda pair: pair[0])[1]
-        if all(_beats(top, other, column) for other in rows if other is not top):
+        if all(_beats(top, other, column, group) for other in rows if other is not top):
             best[column.key] = top
     return best
 
@@ -158,40 +182,47 @@ def _value(row: CellRow, column: Column) -> float | None:
     return row.metrics.get(column.metric, {}).get("value")
 
 
-def _beats(row: CellRow, other: CellRow, column: Column) -> bool:
+def _beats(row: CellRow, other: CellRow, column: Column, group: _Group) -> bool:
     if column.key == "forwards":
         gap = _guarded(statistics.paired_difference, forwards_of(other), forwards_of(row))
     else:
-        gap = _difference(row, other, column.metric)
+        gap = group.gap(row, other, column.metric)
     return gap.interval is not None and gap.interval[0] > 0
 
 
-def _notes(
-    row: CellRow, estimates: Mapping[str, Estimate], baseline: CellRow | None, group: Sequence[CellRow]
-) -> tuple[str, ...]:
-    if baseline is None or row.method in ("ar", "draft-only"):
-        return ()
+def _notes(row: CellRow, baseline: CellRow, draft: CellRow | None, group: _Group) -> tuple[str, ...]:
     flag = row.latency.get("flag")
-    verdict = _verdict(row, estimates, baseline_of(row, group, "draft-only"))
+    verdict = _verdict(row, baseline, draft, group) if draft else ""
     return tuple(note for note in (verdict, f"Latency of {row.label}: {flag}." if flag else "") if note)
 
 
-def _verdict(row: CellRow, estimates: Mapping[str, Estimate], draft: CellRow | None) -> str:
-    """Whether the speed-up counts: quality above draft-only and non-inferior to ar."""
-    against_ar = estimates["geneval_difference"]
-    if against_ar.interval is None or draft is None:
+def _verdict(row: CellRow, baseline: CellRow, draft: CellRow, group: _Group) -> str:
+    """Whether the speed-up counts: quality above draft-only and non-inferior to ar; and what is kept of the detail."""
+    against_ar = group.gap(row, baseline, "geneval/overall")
+    if against_ar.interval is None:
         return ""
-    metric = "detail" if _per_sample(row, "detail") and _per_sample(draft, "detail") else "geneval/overall"
-    above_draft = _difference(row, draft, metric)
-    is_safe = against_ar.interval[0] > -NON_INFERIORITY_MARGIN
-    is_above = above_draft.interval is not None and above_draft.interval[0] > 0
+    has_detail = bool(_per_sample(row, "detail") and _per_sample(draft, "detail"))
+    metric = "detail" if has_detail else "geneval/overall"
+    above_draft = group.gap(row, draft, metric)
     problems = []
-    if not is_safe:
-        problems.append(f"the lower limit against ar is not above −{NON_INFERIORITY_MARGIN}")
-    if not is_above:
+    if against_ar.interval[0] <= -NON_INFERIORITY_MARGIN:
+        problems.append(f"the lower limit of GenEval − ar is not above −{NON_INFERIORITY_MARGIN}")
+    if above_draft.interval is None or above_draft.interval[0] <= 0:
         problems.append(f"{metric} is not shown to be above draft-only")
     verdict = f"not shown to count ({'; '.join(problems)})" if problems else "counts"
-    return f"Speed-up of {row.label}: {verdict}."
+    return f"Speed-up of {row.label}: {verdict}{_half_kept(row, baseline, draft) if has_detail else ''}."
+
+
+def _half_kept(row: CellRow, baseline: CellRow, draft: CellRow) -> str:
+    """Whether at least half of ar's detail advantage over draft-only is kept: cell - (ar + draft-only) / 2 above 0."""
+    series = [_per_sample(cell, "detail") for cell in (row, baseline, draft)]
+    try:
+        found = statistics.paired_contrast(series, [1.0, -0.5, -0.5])
+    except DataError:
+        return ""
+    if found.interval is None:
+        return ""
+    return f"; half of ar's detail advantage is {'' if found.interval.low > 0 else 'not shown to be '}kept"
 
 
 def _sampler(row: CellRow) -> dict[str, object]:

@@ -91,8 +91,11 @@ def test_indistinguishable_rows_are_not_marked() -> None:
 
 
 def test_verdict_says_what_is_missing(found) -> None:
-    assert found["mulosd"].notes == ("Speed-up of mulosd tau=0.2: counts.",)
-    assert "not shown to count" in found["bad"].notes[0]
+    (good,), (bad,) = found["mulosd"].notes, found["bad"].notes
+    assert good == "Speed-up of mulosd tau=0.2: counts; half of ar's detail advantage is kept."
+    assert "not shown to count (the lower limit of GenEval − ar" in bad
+    assert "is not shown to be kept" in bad
+    assert found["ar"].notes == ()
 
 
 def test_baseline_has_the_same_sampler(group: list[CellRow]) -> None:
