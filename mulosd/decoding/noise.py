@@ -46,7 +46,7 @@ def uniform(seeds: Tensor, positions: Tensor, size: int, *, stream: str, grid: i
     codes = torch.arange(size, device=seeds.device, dtype=torch.int64)
     bits = _shift_right(
         _combine(state[..., None], codes), 12
-    )  # 52 of them: adding one half stays exact, 1 cannot occur
+    )  # 52 bits: one half is added exactly, so never 1
     return (bits.double() + 0.5) / float(1 << 52)
 
 

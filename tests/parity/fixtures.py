@@ -1,0 +1,71 @@
+"""Reference outputs of LlamaGen's code on tiny random weights: data only, loaded and checked here."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from mulosd.models.conditioning import Condition
+from mulosd.models.image_gpt import ImageGPT, llamagen_t2i
+from mulosd.models.transformer import GPTConfig
+
+FOLDER = Path(__file__).parents[1] / "fixtures"
+TOLERANCE = {"atol": 1e-4, "rtol": 1e-4}
+
+
+class Fixture(NamedTuple):
+    """config; weights under the reference's own keys, float32; other tensors by their name in the file."""
+
+    config: dict[str, Any]
+    weights: dict[str, Tensor]
+    tensors: dict[str, Tensor]
+
+
+def load(name: str) -> Fixture:
+    """Read a fixture whose bytes are those that its JSON states."""
+    data = json.loads((FOLDER / f"{name}.json").read_text())
+    path = FOLDER / f"{name}.safetensors"
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == data["sha256"], (
+        f"{path}: not the file that {name}.json names"
+    )
+    stored = load_file(path)
+    weights = {key[2:]: value.float() for key, value in stored.items() if key.startswith("w.")}
+    tensors = {key: value for key, value in stored.items() if not key.startswith("w.")}
+    return Fixture(data["config"], weights, tensors)
+
+
+def gpt_config(config: dict[str, Any], **changes: Any) -> GPTConfig:
+    """Our configuration of a fixture's GPT."""
+    fields = {
+        "dim": config["dim"],
+        "n_layers": config["n_layer"],
+        "n_heads": config["n_head"],
+        "vocab_size": config["vocab_size"],
+        "grid": int(config["block_size"] ** 0.5),
+        "prefix_len": config["cls_token_num"],
+        "ffn_dim": config["ffn_hidden"],
+    }
+    return GPTConfig(**{**fields, **changes})
+
+
+def load_gpt(fixture: Fixture, **changes: Any) -> ImageGPT:
+    """The fixture's GPT, its weights loaded strictly."""
+    model = llamagen_t2i(gpt_config(fixture.config, **changes), fixture.config["caption_dim"])
+    model.load_state_dict(fixture.weights, strict=True)
+    return model.eval().requires_grad_(False)
+
+
+def condition_of(fixture: Fixture, *, masked: bool = True) -> Condition:
+    """The caption features, with their left-padded mask or with all rows valid."""
+    mask = fixture.tensors["in.mask_left_padded"].bool()
+    return Condition(fixture.tensors["in.cond_left_padded"], mask if masked else torch.ones_like(mask))
+
+
+def agrees(ours: Tensor, reference: Tensor) -> bool:
+    """Whether two tensors agree within the stated tolerance."""
+    assert ours.shape == reference.shape
+    return torch.allclose(ours, reference, **TOLERANCE)
