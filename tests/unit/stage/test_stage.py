@@ -127,15 +127,16 @@ def test_a_sound_cell_has_no_problem(tmp_path: Path) -> None:
     assert [len(rows) for rows in read.iter_cell(cell)] == [2, 2]
 
 
-def test_every_changed_byte_of_a_chunk_is_found(tmp_path: Path) -> None:
+def test_every_changed_byte_of_a_chunk_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = make_cell(tmp_path, chunks=1, rows=1)
     path = chunk_path(cell, 0)
     entry = read_manifest(cell)[path.name]
     data = bytearray(path.read_bytes())
     missed = []
+    monkeypatch.setattr(verify, "read_bytes", lambda path: bytes(data))  # thousands of writes would take long
+    assert verify.check_entry(path, entry) == data
     for position in range(len(data)):
         data[position] ^= 1
-        path.write_bytes(data)
         try:
             verify.check_entry(path, entry)
             missed.append(position)
@@ -143,8 +144,6 @@ def test_every_changed_byte_of_a_chunk_is_found(tmp_path: Path) -> None:
             pass
         data[position] ^= 1
     assert missed == []
-    path.write_bytes(data)
-    assert verify.verify_cell(cell) == []
 
 
 @pytest.mark.parametrize("position", [0, 700, -200, -1])
