@@ -8,6 +8,7 @@ detector finds anything.
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,8 @@ class GPTRecipe:
     drop_condition: float = 0.1
     seed: int = 0
     report_every: int = 100
+    bf16: bool = True
+    compiled: bool = False
 
 
 @dataclass
@@ -82,9 +85,9 @@ def start_from(model: ImageGPT, lower: ImageGPT) -> None:
     state = lower.state_dict()
     for key in ("row_positions", "col_positions"):
         if key in state:
-            state[key] = F.interpolate(
-                state[key].T[None], size=model.config.grid, mode="linear", align_corners=False
-            )[0].T.contiguous()
+            state[key] = F.interpolate(state[key].T[None], size=model.config.grid, mode="linear", align_corners=False)[
+                0
+            ].T.contiguous()
     model.load_state_dict(state)
 
 
@@ -93,12 +96,13 @@ def train_gpt(model: ImageGPT, vq: VQModel, recipe: GPTRecipe, checkpoint: Path)
     optimizers = _optimizers(model, recipe)
     progress = _resume(model, optimizers, checkpoint)
     rng = np.random.default_rng([recipe.seed, recipe.size, progress.step])
+    forward = torch.compile(model.forward_train) if recipe.compiled else model.forward_train
     budget = recipe.minutes * 60
     last_saved = progress.seconds
     while progress.seconds < budget:
         began = time.perf_counter()
         scale = min(1.0, (progress.step + 1) / 30, max(0.02, (1 - progress.seconds / budget) / recipe.decay_share))
-        loss = _step(model, vq, recipe, optimizers, rng, scale)
+        loss = _step(model, vq, recipe, optimizers, forward, rng, scale)
         progress.step += 1
         progress.images += recipe.batch
         progress.seconds += time.perf_counter() - began
@@ -138,6 +142,7 @@ def _step(
     vq: VQModel,
     recipe: GPTRecipe,
     optimizers: list[torch.optim.Optimizer],
+    forward: Callable[[Tensor, Tensor], Tensor],
     rng: np.random.Generator,
     scale: float,
 ) -> float:
@@ -146,9 +151,10 @@ def _step(
     condition = words_condition([scene.caption for scene in scenes])
     dropped = torch.from_numpy(rng.random(recipe.batch) < recipe.drop_condition)
     condition.values[dropped] = voc.NULL_ID
-    prefix = model.prefix(condition, with_null=False)
-    logits = model.forward_train(prefix.rows, codes)
-    loss = F.cross_entropy(logits.flatten(0, 1), codes.flatten())
+    with torch.autocast("cpu", torch.bfloat16, enabled=recipe.bf16):
+        prefix = model.prefix(condition, with_null=False)
+        logits = forward(prefix.rows, codes)
+    loss = F.cross_entropy(logits.float().flatten(0, 1), codes.flatten())
     loss.backward()  # type: ignore[no-untyped-call]
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     for optimizer in optimizers:
@@ -173,9 +179,7 @@ def _optimizers(model: ImageGPT, recipe: GPTRecipe) -> list[torch.optim.Optimize
     return [muon, adam]
 
 
-def save_checkpoint(
-    model: ImageGPT, optimizers: list[torch.optim.Optimizer], progress: Progress, path: Path
-) -> None:
+def save_checkpoint(model: ImageGPT, optimizers: list[torch.optim.Optimizer], progress: Progress, path: Path) -> None:
     """Written beside and renamed, so that a kill leaves the previous checkpoint whole."""
     state: dict[str, Any] = {
         "model": model.state_dict(),
