@@ -6,7 +6,7 @@ same limits whatever their order. A missing sample is left out and counted, neve
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Literal, NamedTuple
@@ -21,8 +21,8 @@ CONFIDENCE = 0.95
 SEED = 0
 NOTHING_SHARED = "no value to average: no sample has a score on every side; check n_missing and the prompt sets."
 
-# Resamples drawn at a time: bounds the weight matrix to [_BLOCK, clusters].
-_BLOCK = 500
+# Prompt indices drawn at a time (8 bytes each): bounds the memory, and small enough to stay in a core's cache.
+_BLOCK = 1 << 17
 
 Floats = npt.NDArray[np.float64]
 Values = Mapping[str, float]
@@ -173,9 +173,7 @@ def median_of_ratios(
     ratios = np.sort(groups.top / groups.bottom)
     value = float(np.median(ratios))
     rng = np.random.default_rng(seed)
-    blocks = [min(_BLOCK, resamples - start) for start in range(0, resamples, _BLOCK)]
-    picks = (rng.integers(len(ratios), size=(size, len(ratios))) for size in blocks)
-    draws = np.concatenate([np.median(ratios[pick], axis=1) for pick in picks])
+    draws = np.concatenate([np.median(ratios[pick], axis=1) for pick in _picks(len(ratios), resamples, rng)])
     estimate = _finish(value, draws, len(shared), len(ratios))
     return _with_unpaired(estimate, [numerator, denominator], len(shared))
 
@@ -255,11 +253,18 @@ def _bootstrap_ratio(
 
 def _resampled(groups: _Clusters, resamples: int, rng: np.random.Generator) -> Floats:
     """Totals above and below the line of each resample, [2, resamples]."""
-    num = len(groups.top)
-    totals = np.stack([groups.top, groups.bottom], axis=1)
-    blocks = [min(_BLOCK, resamples - start) for start in range(0, resamples, _BLOCK)]
-    drawn = [rng.multinomial(num, np.full(num, 1.0 / num), size=size) @ totals for size in blocks]
-    return np.concatenate(drawn).T
+    drawn = [
+        np.stack([np.take(groups.top, pick).sum(axis=1), np.take(groups.bottom, pick).sum(axis=1)])
+        for pick in _picks(len(groups.top), resamples, rng)
+    ]
+    return np.concatenate(drawn, axis=1)
+
+
+def _picks(num: int, resamples: int, rng: np.random.Generator) -> Iterator[npt.NDArray[np.int64]]:
+    """Indices of the prompts of each resample, [some resamples, num] at a time; the blocks' size changes no draw."""
+    size = max(1, _BLOCK // num)
+    for start in range(0, resamples, size):
+        yield rng.integers(num, size=(min(size, resamples - start), num))
 
 
 def _combined(totals: Sequence[Floats], pooled: bool) -> Floats:

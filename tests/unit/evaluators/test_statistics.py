@@ -55,6 +55,21 @@ def test_limits_do_not_depend_on_the_order_of_the_samples() -> None:
     assert stats.bootstrap_mean(values) != stats.bootstrap_mean(values, seed=1)
 
 
+def test_limits_do_not_depend_on_the_blocks_they_are_drawn_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = per_sample(np.random.default_rng(7).gamma(2, 1, (30, 2)))
+    ones = dict.fromkeys(values, 1.0)
+    whole = stats.bootstrap_mean(values, resamples=500), stats.median_of_ratios(values, ones, resamples=500)
+    monkeypatch.setattr(stats, "_BLOCK", 7 * 30 + 5)
+    assert (stats.bootstrap_mean(values, resamples=500), stats.median_of_ratios(values, ones, resamples=500)) == whole
+
+
+def test_memory_stays_bounded_with_many_prompts() -> None:
+    """A resample of more prompts than a block holds is drawn alone."""
+    shapes = [pick.shape for pick in stats._picks(stats._BLOCK + 1, 3, np.random.default_rng(0))]
+    assert shapes == [(1, stats._BLOCK + 1)] * 3
+    assert max(len(pick) * 1000 for pick in stats._picks(1000, 300, np.random.default_rng(0))) <= stats._BLOCK
+
+
 def test_strata_weigh_the_same_unless_pooled() -> None:
     values = per_sample(np.array([[1.0]] * 30 + [[0.0]] * 10))
     strata = {key: "a" if value else "b" for key, value in values.items()}
