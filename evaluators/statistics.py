@@ -198,6 +198,22 @@ def non_inferiority(
     return NonInferiority("inferior" if best < -margin else "not shown", limit, margin)
 
 
+def standard_error(values: Values) -> float | None:
+    """Standard error of the mean of the values with whole prompts as clusters; None below two prompts.
+
+    The linearised (sandwich) form for G clusters, sqrt(G/(G-1) sum_g e_g^2) / n with e_g the sum of a cluster's
+    deviations from the mean. With one value per prompt it is s / sqrt(n).
+    """
+    if not values:
+        return None
+    groups = _Clusters.of(values, dict.fromkeys(values, 1.0))
+    num = len(groups.top)
+    if num < 2:
+        return None
+    deviations = groups.top - groups.bottom * (groups.top.sum() / groups.bottom.sum())
+    return math.sqrt(num / (num - 1) * float((deviations**2).sum())) / float(groups.bottom.sum())
+
+
 def describe_bootstrap(*, strata: str = "", proportion: bool = False) -> dict[str, Any]:
     """How the limits of `bootstrap_mean` (or `bootstrap_proportion`) are made, for `Metric.protocol`."""
     text = {"method": "percentile bootstrap over prompts", "resamples": RESAMPLES, "seed": SEED, "level": CONFIDENCE}

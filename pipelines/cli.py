@@ -260,6 +260,48 @@ def tiny(out: Path, stage: str, minutes: float | None) -> None:
 
 
 @cli.command()
+@click.argument("family", type=click.Choice(["tiny"]))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Store; the same command continues there.")
+@click.option("--family-folder", type=click.Path(path_type=Path), help="Folder of the card (default: the shipped one).")
+@click.option("--count", type=click.IntRange(1), default=900, show_default=True, help="Test prompts.")
+@click.option(
+    "--scan-count", type=click.IntRange(1), default=120, show_default=True, help="Prompts per guidance tried."
+)
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--dry-run", is_flag=True, help="Say what it would cost; write nothing.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def measure(family: str, out: Path, family_folder: Path | None, dry_run: bool, quiet: bool, **options: Any) -> None:
+    """Measure a trained FAMILY for its card: reconstructions, guidance, quality, the gate. Fills the card."""
+    from mulosd.models.families import family_folder as shipped
+    from pipelines.measure import Measurement, estimate
+    from pipelines.measure import measure as measure_family
+    from pipelines.progress import progress_bar
+
+    what = Measurement(family_folder or shipped(family), out, **options)
+    if dry_run:
+        for line in estimate(what):
+            click.echo(line)
+        return
+    gate = measure_family(what, progress=lambda: progress_bar(disable=quiet))["gate"]
+    for name, verdict in gate.items():
+        if name != "passed":
+            click.echo(f"{'passed' if verdict['passed'] else 'FAILED'}  {name}: {verdict['rule']}")
+    click.echo(f"{what.folder / 'card.json'} filled; `mulosd card {family}` shows it")
+
+
+@cli.command()
+@click.argument("family", type=click.Choice(["tiny"]))
+@click.option("--family-folder", type=click.Path(path_type=Path), help="Folder of the card (default: the shipped one).")
+def card(family: str, family_folder: Path | None) -> None:
+    """Print the card of FAMILY as a Markdown page."""
+    from dashboards.card import card_markdown
+    from mulosd.models.families import family_folder as shipped
+    from mulosd.models.families import read_family
+
+    click.echo(card_markdown(read_family(family_folder or shipped(family))), nl=False)
+
+
+@cli.command()
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder to try.")
 def doctor(out: Path) -> None:
     """Check versions, devices, threads, shipped weights and write access."""

@@ -32,11 +32,19 @@ def machine() -> dict[str, Any]:
     """Host facts that explain timings: processor count, thread settings, load."""
     return {
         "platform": platform.platform(),
+        "processor": processor_name(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY"),
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
         "load_1min": round(os.getloadavg()[0], 2),
     }
+
+
+def processor_name() -> str | None:
+    """The processor's model name as the kernel gives it; None where it gives none."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
 
 
 def provenance() -> dict[str, Any]:

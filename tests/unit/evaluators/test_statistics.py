@@ -202,3 +202,25 @@ def test_limits_stay_inside_the_data(values: list[float]) -> None:
 def test_prompt_of() -> None:
     assert stats.prompt_of("dpg/a-b/3") == "dpg/a-b"
     assert stats.prompt_of("plain") == "plain"
+
+
+def test_standard_error_of_single_and_repeated_prompts() -> None:
+    values = np.random.default_rng(5).normal(0, 1, (60, 1))
+    expected = float(values.std(ddof=1)) / math.sqrt(60)
+    assert stats.standard_error(per_sample(values)) == pytest.approx(expected)
+    # Copies of an image are no new evidence.
+    assert stats.standard_error(per_sample(np.repeat(values, 5, axis=1))) == pytest.approx(expected)
+
+
+def test_standard_error_needs_two_prompts() -> None:
+    assert stats.standard_error({}) is None
+    assert stats.standard_error({"b/1/0": 1.0, "b/1/1": 0.0}) is None
+
+
+def test_standard_error_agrees_with_the_bootstrap_on_uneven_prompts() -> None:
+    rng = np.random.default_rng(6)
+    values = {f"b/{p}/{i}": float(rng.normal(p % 3, 1)) for p in range(80) for i in range(1 + p % 4)}
+    interval = stats.bootstrap_mean(values).interval
+    assert interval is not None
+    error = stats.standard_error(values)
+    assert error == pytest.approx((interval.high - interval.low) / (2 * 1.96), rel=0.05)

@@ -14,7 +14,7 @@ from pipelines.cli import cli, main
 from pipelines.single import parse_knobs
 
 ROOT = Path(__file__).parents[3]
-COMMANDS = ["animate", "bench", "demo", "doctor", "gallery", "generate", "plan", "run"]
+COMMANDS = ["animate", "bench", "card", "demo", "doctor", "gallery", "generate", "measure", "plan", "run"]
 COMMANDS += ["stage", "table", "track", "train", "ui"]
 
 
