@@ -47,6 +47,7 @@ def decode_mulosd(job: Job, method: MuLoSD) -> Result:
             rejected, resampled = _judge(job, method, target, block, logits)
         with job.timed("resample"):
             _decide_accepted(target, block, resampled)
+            job.snapshot(target)
             if method.resample == "serial":
                 unfed = _resample_serial(job, target, block, resampled, logits)
             else:
@@ -81,9 +82,7 @@ def _chain(target: Engine, b: int, span: range) -> Queries:
     return Queries(tokens, list(span), list(span), [-1] * len(span))
 
 
-def _judge(
-    job: Job, method: MuLoSD, target: Engine, block: Block, logits: Tensor
-) -> tuple[Bools, Bools]:
+def _judge(job: Job, method: MuLoSD, target: Engine, block: Block, logits: Tensor) -> tuple[Bools, Bools]:
     """R_T and R_X as maps [B, H, W]: pooled mass below tau, and its local expansion."""
     assert job.neighbours is not None
     drafts = torch.from_numpy(target.tokens[:, block.start : block.stop]).to(logits.device)
