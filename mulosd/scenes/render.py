@@ -5,6 +5,8 @@ integrals for patterns. With a pattern period of 1/16 of the side, a 32-pixel re
 pattern to the object's mean colour, while 64 pixels and more draw it in full contrast.
 """
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,7 +17,7 @@ from mulosd.scenes.world import LATTICE, Scene, SceneObject
 SHADE = 14.0  # grey levels from an object's middle to its top (lighter) or bottom (darker)
 
 Image = npt.NDArray[np.uint8]
-Map = npt.NDArray[np.float32]
+Map = npt.NDArray[np.floating[Any]]
 
 
 def render(scene: Scene, size: int) -> Image:
@@ -25,11 +27,12 @@ def render(scene: Scene, size: int) -> Image:
     centre = (np.arange(size, dtype=np.float32) + 0.5) / size
     y, x = centre[:, None], centre[None, :]
     tone = np.array(voc.BACKGROUNDS[scene.background], np.float32)
-    canvas = tone + np.zeros((size, size, 1), np.float32)
+    canvas: Map = tone + np.zeros((size, size, 1), np.float32)
     for obj in scene.objects:
         cover = coverage(obj, x, y, size)[..., None]
         canvas = canvas * (1 - cover) + _surface(obj, y, size) * cover
-    return np.clip(canvas + 0.5, 0, 255).astype(np.uint8)
+    image: Image = np.clip(canvas + 0.5, 0, 255).astype(np.uint8)
+    return image
 
 
 def coverage(obj: SceneObject, x: Map, y: Map, size: int) -> Map:
@@ -37,21 +40,24 @@ def coverage(obj: SceneObject, x: Map, y: Map, size: int) -> Map:
     u = (x - obj.cx / LATTICE) * (LATTICE / obj.half)
     v = (y - obj.cy / LATTICE) * (LATTICE / obj.half)
     distance = _DISTANCES[obj.shape](u, v, obj.half) * (obj.half / LATTICE)
-    return np.clip(0.5 - distance * size, 0.0, 1.0).astype(np.float32)
+    share: Map = np.clip(0.5 - distance * size, 0.0, 1.0).astype(np.float32)
+    return share
 
 
-def _surface(obj: SceneObject, y: Map, size: int) -> npt.NDArray[np.float32]:
-    lift = SHADE * np.clip((obj.cy / LATTICE - y) * (LATTICE / obj.half), -1, 1)
-    base = np.array(voc.COLORS[obj.color], np.float32) + lift[..., None]
+def _surface(obj: SceneObject, y: Map, size: int) -> Map:
+    lift: Map = SHADE * np.clip((obj.cy / LATTICE - y) * (LATTICE / obj.half), -1, 1)
+    base: Map = np.array(voc.COLORS[obj.color], np.float32) + lift[..., None]
     if obj.pattern is None:
-        return base + np.zeros((size, size, 1), np.float32)
+        flat: Map = base + np.zeros((size, size, 1), np.float32)
+        return flat
     band = _dark_share(size)
     if obj.pattern == "striped":
-        delta = voc.PATTERN_AMPLITUDE * (1 - 2 * band[:, None]) + np.zeros((size, size), np.float32)
+        delta: Map = voc.PATTERN_AMPLITUDE * (1 - 2 * band[:, None]) + np.zeros((size, size), np.float32)
     else:
         dots = band[:, None] * band[None, :]
         delta = voc.PATTERN_AMPLITUDE * (0.5 - 2.0 * dots)
-    return base + delta[..., None]
+    patterned: Map = base + delta[..., None]
+    return patterned
 
 
 def _dark_share(size: int) -> Map:
@@ -59,7 +65,8 @@ def _dark_share(size: int) -> Map:
     edges = np.arange(size + 1) / size / voc.PATTERN_PERIOD
     whole, phase = np.divmod(edges, 1.0)
     integral = 0.5 * whole + np.clip(phase - 0.25, 0.0, 0.5)
-    return (np.diff(integral) * size * voc.PATTERN_PERIOD).astype(np.float32)
+    share: Map = (np.diff(integral) * size * voc.PATTERN_PERIOD).astype(np.float32)
+    return share
 
 
 def _circle(u: Map, v: Map, half: int) -> Map:
@@ -72,7 +79,7 @@ def _square(u: Map, v: Map, half: int) -> Map:
 
 def _triangle(u: Map, v: Map, half: int) -> Map:
     """Upright isosceles triangle: apex (0, -1), base y = 1 from x = -1 to 1."""
-    side = (2.0 * np.abs(u) - (v + 1.0)) / np.sqrt(5.0)
+    side: Map = (2.0 * np.abs(u) - (v + 1.0)) / np.sqrt(5.0)
     return np.maximum(side, v - 1.0)
 
 

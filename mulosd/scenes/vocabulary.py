@@ -8,7 +8,9 @@ WORLD_VERSION = "scenes-1"
 
 SHAPES = ("circle", "square", "triangle", "cross")
 
-# RGB 0..255. Channels stay inside [55, 205], so that a pattern of +-50 grey never clips.
+# RGB 0..255, channels in 60..205. With shading (+-14 grey) a stripe (+-50) leaves 0..255 by at most 14 above and 4
+# below, and a dot (-75, between dots +25) by at most 29 below: clipped, which takes some contrast off the darkest
+# channels and never a pattern.
 COLORS: dict[str, tuple[int, int, int]] = {
     "red": (205, 60, 60),
     "green": (60, 165, 75),

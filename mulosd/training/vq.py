@@ -96,7 +96,8 @@ class EMACodebook:
 
 def patch_weight(image: Tensor, stride: int, floor: float) -> Tensor:
     """Weight of each code cell [B, H, W]: `floor` where the patch is flat, up to 1 with contrast."""
-    patches = F.pixel_unshuffle(image, stride).unflatten(1, (3, -1))
+    blocks = F.pixel_unshuffle(image, stride)
+    patches = blocks.reshape(len(blocks), 3, -1, *blocks.shape[2:])
     return (patches.std(2).mean(1) * 5).clamp(floor, 1.0)
 
 
