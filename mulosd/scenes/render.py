@@ -80,7 +80,8 @@ def _square(u: Map, v: Map, half: int) -> Map:
 def _triangle(u: Map, v: Map, half: int) -> Map:
     """Upright isosceles triangle: apex (0, -1), base y = 1 from x = -1 to 1."""
     side: Map = (2.0 * np.abs(u) - (v + 1.0)) / np.sqrt(5.0)
-    return np.maximum(side, v - 1.0)
+    edge: Map = np.maximum(side, v - 1.0)
+    return edge
 
 
 def _cross(u: Map, v: Map, half: int) -> Map:
