@@ -1,6 +1,7 @@
 """Latency by measurement (architecture 8): batch 1, condition ready to last token, methods interleaved by prompt.
 
-    bench/<run>/   bench.json (per cell: latency, ratios against `ar` of this run), rows.parquet (per prompt and cell)
+    bench/<run>/   bench.json (per cell: latency, ratios against `ar` of this run; per target: t(m)), rows.parquet (per
+                   prompt and cell)
 
 latency_s of an image = its draft + up-sample + verify + resample times as the target reports them, each synchronised;
 the wall clock around the call is measured too and must not be shorter. A ratio never crosses runs.
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ from mulosd.methods import SamplerKnobs
 from mulosd.stage.publish import publish_json
 from mulosd.types import DecodeStats
 from pipelines.executor import resolve
+from pipelines.forward_time import describe as describe_forward_times
+from pipelines.forward_time import forward_times
 from pipelines.plan import Cell, Plan, Sample, build_plan, key_of
 from pipelines.provenance import machine as machine_facts
 from pipelines.provenance import provenance, versions
@@ -77,10 +81,10 @@ def run_bench(
     torch.set_num_threads(threads or before)
     try:
         record = provenance()
-        rows = _measure(plan, timed, warm, progress or (lambda *_: None))
+        rows, forwards = _measure(plan, timed, warm, progress or (lambda *_: None))
     finally:
         torch.set_num_threads(before)
-    return _publish(store, plan, settings, record, rows)
+    return _publish(store, plan, settings, record, rows, forwards)
 
 
 def bench_samples(plan: Plan, spec: BenchSpec) -> tuple[list[Sample], list[Sample]]:
@@ -133,9 +137,11 @@ def latency_of(stats: DecodeStats) -> float:
 
 def _measure(
     plan: Plan, timed: Sequence[Sample], warm: Sequence[Sample], progress: BenchProgress
-) -> list[dict[str, Any]]:
+) -> tuple[list[dict[str, Any]], dict[str, dict[str, dict[str, float]]]]:
+    """Rows per prompt and cell, and t(m) per target."""
     sweep = plan.sweep
     rows: list[dict[str, Any]] = []
+    forwards = {}
     total = len(plan.cells) * len(timed)
     for target_id in sweep.targets:
         cells = [cell for cell in plan.cells if cell.target == target_id]
@@ -152,7 +158,8 @@ def _measure(
                 where = {"cell_key": cell.key, "sample_id": sample.sample_id, "position": position}
                 rows.append({**where, **measured, "load_1min": os.getloadavg()[0]})
                 progress(len(rows), total, cell.label)
-    return rows
+        forwards[target_id] = forward_times(target, synchronize=partial(_synchronise, sweep.device))
+    return rows, forwards
 
 
 def _timed_call(target: Any, sample: Sample, method: SamplerKnobs, device: str) -> dict[str, Any]:
@@ -251,6 +258,7 @@ def _settings(plan: Plan, spec: BenchSpec, threads: int) -> dict[str, Any]:
         "device_name": _device_name(plan.sweep.device),
         "machine": machine,
         "torch": versions()["torch"],
+        "forward_times": describe_forward_times(),
     }
 
 
@@ -266,7 +274,12 @@ def _device_name(device: str) -> str:
 
 
 def _publish(
-    store: Store, plan: Plan, settings: Mapping[str, Any], record: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+    store: Store,
+    plan: Plan,
+    settings: Mapping[str, Any],
+    record: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    forwards: Mapping[str, Any],
 ) -> BenchReport:
     from mulosd.stage.write import write_table
 
@@ -280,6 +293,7 @@ def _publish(
         "settings": dict(settings),
         "record": {**record, "load_after": os.getloadavg()[0]},
         "finished_at": finished.isoformat(),
+        "forward_ms": dict(forwards),
         "cells": {key: {"run": run, **entry} for key, entry in summarise(rows, plan.cells).items()},
     }
     folder = store.bench_dir(run)

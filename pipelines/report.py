@@ -108,13 +108,24 @@ def latency_note(bench: Mapping[str, Any]) -> str:
 
 
 def latency_lines(bench: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[str]:
-    """A bench run for people: seconds per image and speed-up of each cell; labels: cell key -> name."""
+    """A bench run for people: where it ran, seconds per image and speed-up of each cell (labels: cell key -> name),
+    and t(m) of each target.
+    """
+    settings, record = bench["settings"], bench["record"]
+    yield (
+        f"{settings['threads']} threads on {settings['device_name']}, torch {settings['torch']}, "
+        f"load {record['machine']['load_1min']:.1f} before and {record['load_after']:.1f} after"
+    )
     for key, cell in bench["cells"].items():
         ratio = "no baseline" if cell["speed_up"] is None else f"{cell['speed_up']:.2f}×"
         limits = cell.get("interval")
         interval = f" [{limits[0]:.2f}, {limits[1]:.2f}]" if limits else ""
         flag = f"  ({cell['flag']})" if cell["flag"] else ""
         yield f"{labels[key]}: {cell['median_s']:.3f} s median, {ratio}{interval}{flag}"
+    for target, models in bench["forward_ms"].items():
+        for model, times in models.items():
+            listed = " · ".join(f"{m}: {ms:.1f}" for m, ms in times.items())
+            yield f"one guided forward of m tokens, {target} {model}, m: ms  {listed}"
 
 
 def _table(store: Store, key: str, rows: list[CellRow]) -> Table:

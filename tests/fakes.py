@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,11 +34,31 @@ class FakeCard:
     content_hash: str = "weights-1"
 
 
+class FakeModel:
+    """A forward whose logits are zeros; `calls` keeps (tokens, positions, slots, mask) of each."""
+
+    def __init__(self, grid: int) -> None:
+        self.config = SimpleNamespace(num_tokens=grid * grid, grid=grid)
+        self.calls: list[tuple[Any, Any, Any, Any]] = []
+
+    def new_cache(self, rows: int, *, scratch: int = 0) -> Any:
+        import torch
+
+        return SimpleNamespace(kv=torch.zeros(rows, self.config.num_tokens + scratch + 1))
+
+    def __call__(self, tokens: Any, positions: Any, slots: Any, cache: Any, mask: Any) -> Any:
+        import torch
+
+        self.calls.append((tokens, positions, slots, mask))
+        return torch.zeros(*tokens.shape, 5)
+
+
 class FakeTarget:
     """Tokens are a hash of (prompt, seed, method): independent of batch, order and executor."""
 
     def __init__(self, target_id: str) -> None:
         self.target_id = target_id
+        self.model, self.drafter = FakeModel(4), FakeModel(2)
 
     def decode(
         self, prompts: Sequence[str], seeds: Sequence[int], method: SamplerKnobs, *, frames: bool = False

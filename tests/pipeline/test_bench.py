@@ -53,6 +53,11 @@ def test_a_run(tmp_path: Path, sweep: Sweep) -> None:
     assert all(entry["n"] == 3 and entry["run"] == report.run for entry in entries)
     assert report.content["settings"]["threads"] >= 1
     assert report.content["record"]["versions"]["torch"]
+    assert report.content["record"]["load_after"] >= 0
+    times = report.content["forward_ms"]["fake-a"]
+    assert list(times["target"]) == ["1", "2", "4", "8", "16"]
+    assert list(times["drafter"]) == ["1"]
+    assert all(ms > 0 for model in times.values() for ms in model.values())
     rows = read_table(report.folder / "rows.parquet")
     assert len(rows) == 9
     assert all(row["wall_s"] >= row["latency_s"] + row["time_condition_s"] for row in rows)
