@@ -31,7 +31,9 @@ class SamplerKnobs:
         _check_min(self, "temperature", 0.0)
         _check_min(self, "top_k", 0)
         if self.top_p is not None and not 0.0 < self.top_p <= 1.0:
-            raise ConfigError(f"{self.name}.top_p = {self.top_p} is out of range; it lies in (0, 1], 1 switches it off.")
+            raise ConfigError(
+                f"{self.name}.top_p = {self.top_p} is out of range; it lies in (0, 1], 1 switches it off."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,18 +120,23 @@ def build_method(name: str, knobs: Mapping[str, Any] | None = None, *, where: st
     for key in knobs or {}:
         if key not in known:
             raise unknown_name(f"{name} knob", key, known, where)
-    checked = {key: _coerce(name, key, value, str(known[key].type)) for key, value in (knobs or {}).items()}
+    checked = {key: _coerce(name, key, value, _type_name(known[key].type)) for key, value in (knobs or {}).items()}
     return cls(**checked)
 
 
 def knobs_of(method: SamplerKnobs) -> dict[str, Any]:
     """Knobs that differ from their introduction default, for keys and labels (architecture 6)."""
-    return {
-        f.name: getattr(method, f.name) for f in fields(method) if getattr(method, f.name) != f.default
-    }
+    return {f.name: getattr(method, f.name) for f in fields(method) if getattr(method, f.name) != f.default}
+
+
+def _type_name(annotation: Any) -> str:
+    """`float`, `int | None`: how an annotation reads in an error."""
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
 def _coerce(method: str, key: str, value: Any, annotation: str) -> Any:
+    if isinstance(value, str) and value.lower().lstrip("+-.") in ("nan", "inf", "infinity"):
+        value = float(value.lower().replace(".", ""))  # YAML reads a bare nan as text
     is_int = isinstance(value, int) and not isinstance(value, bool)
     if "float" in annotation and (is_int or isinstance(value, float)):
         return float(value)
