@@ -95,13 +95,14 @@ def train_gpt(model: ImageGPT, vq: VQModel, recipe: GPTRecipe, checkpoint: Path)
     """Train in place until the budget is used; resumes from `checkpoint` when that file exists."""
     optimizers = _optimizers(model, recipe)
     progress = _resume(model, optimizers, checkpoint)
-    rng = np.random.default_rng([recipe.seed, recipe.size, progress.step])
     forward = torch.compile(model.forward_train) if recipe.compiled else model.forward_train
     budget = recipe.minutes * 60
     last_saved = progress.seconds
     while progress.seconds < budget:
         began = time.perf_counter()
         scale = min(1.0, (progress.step + 1) / 30, max(0.02, (1 - progress.seconds / budget) / recipe.decay_share))
+        # Keyed by the step, so that a resumed run draws what an uninterrupted one would have drawn.
+        rng = np.random.default_rng([recipe.seed, recipe.size, progress.step])
         loss = _step(model, vq, recipe, optimizers, forward, rng, scale)
         progress.step += 1
         progress.images += recipe.batch

@@ -103,8 +103,8 @@ def train_gpt_stage(out: Path, name: str, minutes: float | None = None) -> Progr
     """Train one GPT, resuming its checkpoint; the VQ and the model below must be trained."""
     stage = STAGES[name]
     vq = load_vq(out)
-    model = tiny_gpt(gpt_config(name))
     torch.manual_seed(stage.recipe.seed)
+    model = tiny_gpt(gpt_config(name))
     init_weights(model)
     checkpoint = out / f"{name}.pt"
     if stage.lower and not checkpoint.exists():

@@ -1,0 +1,134 @@
+"""The one door to a loaded target: every method decodes, what cannot run is refused, undecided cells are grey."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mulosd.errors import ConfigError, EnvironmentProblem
+from mulosd.methods import AR, METHODS, DraftOnly, MuLoSD, SamplerKnobs, ZipAR, build_method
+from mulosd.models.families import load_target
+from mulosd.models.target import Target, to_uint8
+from mulosd.training import tiny
+from tests import tiny_family
+
+PROMPT = "a photo of a red circle"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("family")
+    with pytest.MonkeyPatch.context() as patch:
+        tiny_family.shrink(patch)
+        tiny.publish(tiny_family.work_folder(root / "work"), root / "family")
+    return root / "family"
+
+
+@pytest.fixture(scope="module")
+def high(folder: Path) -> Target:
+    return load_target("tiny-high", dtype="float64", folder=folder)
+
+
+@pytest.fixture(scope="module")
+def low(folder: Path) -> Target:
+    return load_target("tiny-low", folder=folder)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_every_method_draws_an_image(high: Target, name: str) -> None:
+    (decoded,) = high.decode([PROMPT], [7], build_method(name))
+    assert decoded.tokens.shape == decoded.status.shape == (8, 8)
+    assert decoded.tokens.dtype == np.int32
+    assert decoded.image.shape == (32, 32, 3)
+    assert decoded.image.dtype == np.uint8
+    assert decoded.tokens.min() >= 0
+    assert decoded.tokens.max() < high.card.codebook_size
+    assert decoded.stats.forwards > 0
+    assert decoded.stats.time_condition_s > 0
+    assert decoded.stats.time_detokenize_s > 0
+    assert decoded.stats.peak_mib > 0
+
+
+@pytest.mark.parametrize("method", [AR(), ZipAR(window=2), DraftOnly(upsampler="repeat"), MuLoSD(tau=0.05)])
+def test_an_image_depends_on_prompt_seed_and_method_alone(high: Target, method: SamplerKnobs) -> None:
+    alone = high.decode([PROMPT], [7], method)[0]
+    batch = high.decode(["two crosses", PROMPT], [1, 7], method)
+    assert np.array_equal(batch[1].tokens, alone.tokens)
+    assert not np.array_equal(batch[0].tokens, alone.tokens)
+    assert not np.array_equal(high.decode([PROMPT], [8], method)[0].tokens, alone.tokens)
+
+
+def test_knobs_left_out_are_the_cards_preset(high: Target) -> None:
+    preset = high.card.sampler
+    explicit = AR(**{key: preset[key] for key in ("guidance", "temperature", "top_k", "top_p")})
+    tokens = high.decode([PROMPT], [7], AR())[0].tokens
+    assert np.array_equal(high.decode([PROMPT], [7], explicit)[0].tokens, tokens)
+    assert not np.array_equal(high.decode([PROMPT], [7], AR(guidance=30.0))[0].tokens, tokens)
+
+
+def test_the_drafters_guidance_is_its_own(high: Target) -> None:
+    preset = high.decode([PROMPT], [7], DraftOnly(upsampler="repeat"))[0].tokens
+    same = DraftOnly(upsampler="repeat", draft_guidance=high.card.sampler["draft_guidance"], guidance=30.0)
+    assert np.array_equal(high.decode([PROMPT], [7], same)[0].tokens, preset)
+    drafts = [high.decode([PROMPT], [s], DraftOnly(upsampler="repeat", draft_guidance=30.0))[0] for s in range(4)]
+    preset_drafts = [high.decode([PROMPT], [s], DraftOnly(upsampler="repeat"))[0] for s in range(4)]
+    assert any(not np.array_equal(a.tokens, b.tokens) for a, b in zip(drafts, preset_drafts, strict=True))
+
+
+def test_frames_end_with_the_image(high: Target) -> None:
+    (decoded,) = high.decode([PROMPT], [7], AR(), frames=True)
+    assert np.array_equal(decoded.frames[-1], decoded.tokens)
+    undecided = [int((frame < 0).sum()) for frame in decoded.frames]
+    assert undecided == sorted(undecided, reverse=True)
+    assert high.decode([PROMPT], [7], AR())[0].frames == []
+
+
+@pytest.mark.parametrize("method", [DraftOnly(), MuLoSD()])
+def test_a_target_without_a_drafter_refuses_drafts(low: Target, method: SamplerKnobs) -> None:
+    with pytest.raises(ConfigError, match=f"tiny-low has no drafter, so method '{method.name}' cannot run; use ar or"):
+        low.decode([PROMPT], [0], method)
+    low.check(AR())
+    low.check(ZipAR())
+
+
+def test_more_neighbours_than_codes_are_refused(high: Target) -> None:
+    codes = high.card.codebook_size
+    high.check(MuLoSD(pool_k=codes))
+    with pytest.raises(ConfigError, match=f"mulosd.pool_k = {codes + 1} exceeds the {codes} codes of tiny-high"):
+        high.check(MuLoSD(pool_k=codes + 1))
+
+
+def test_a_seed_is_missing(high: Target) -> None:
+    with pytest.raises(ValueError, match="1 prompts but 2 seeds"):
+        high.decode([PROMPT], [0, 1], AR())
+
+
+def test_detokenize_draws_the_decoded_image(high: Target) -> None:
+    (decoded,) = high.decode([PROMPT], [7], AR())
+    assert np.array_equal(high.detokenize(decoded.tokens), decoded.image)
+
+
+def test_undecided_cells_are_grey(high: Target) -> None:
+    tokens = high.decode([PROMPT], [7], AR())[0].tokens.copy()
+    tokens[1, 2] = -1
+    image = high.detokenize(tokens)
+    assert (image[4:8, 8:12] == 128).all()
+    rest = np.ones((32, 32), bool)
+    rest[4:8, 8:12] = False
+    assert (image[rest] != 128).any()
+    assert tokens[1, 2] == -1
+
+
+def test_pixels_are_clamped_and_rounded_as_documented() -> None:
+    pixels = torch.tensor([-2.0, -1.0, 0.0, 0.5, 1.0, 3.0]).expand(1, 3, 1, 6)
+    assert to_uint8(pixels)[0, 0, :, 0].tolist() == [0, 0, 128, 191, 255, 255]
+    assert to_uint8(pixels).shape == (1, 1, 6, 3)
+
+
+def test_unknown_dtypes_and_absent_devices_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="unknown dtype 'float46'"):
+        load_target("tiny-low", dtype="float46", folder=folder)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(EnvironmentProblem, match="torch sees no CUDA device; use --device cpu"):
+        load_target("tiny-low", device="cuda", folder=folder)
