@@ -23,7 +23,7 @@ def too_long(source: str, name: str) -> Iterator[str]:
                 yield f"{name}:{node.name}"
 
 
-@pytest.mark.parametrize("package", ["mulosd", "evaluators", "dashboards", "pipelines", "tests"])
+@pytest.mark.parametrize("package", ["mulosd", "evaluators", "dashboards", "pipelines", "tests", "bench"])
 def test_budgets(package: str) -> None:
     files = sorted((ROOT / package).rglob("*.py"))
     assert files
