@@ -91,6 +91,7 @@ def _card(target_id: str, data: dict[str, Any], folder: Path) -> Card:
     identity = {name: {key: data["parts"][name][key] for key in ("config", "sha256")} for name in parts}
     text = json.dumps([identity, entry["sampler"]], sort_keys=True)
     model = data["parts"][entry["model"]]["config"]
+    _check_fit(target_id, data, folder)
     return Card(
         target_id=target_id,
         family=data["family"],
@@ -105,11 +106,32 @@ def _card(target_id: str, data: dict[str, Any], folder: Path) -> Card:
     )
 
 
+def _check_fit(target_id: str, data: dict[str, Any], folder: Path) -> None:
+    """Refuse parts that cannot work together: another codebook, or grids without a whole ratio."""
+    entry, parts = data["targets"][target_id], data["parts"]
+    names = [entry["model"], *([entry["drafter"]] if entry["drafter"] else [])]
+    known = parts["vq"]["config"]["codebook_size"]
+    for name in names:
+        codes = parts[name]["config"]["vocab_size"]
+        if codes != known:
+            raise DataError(
+                f"{folder / 'card.json'}: {name} draws {codes} codes, vq has {known}; restore parts of one family."
+            )
+    grids = [parts[name]["config"]["grid"] for name in names]
+    if grids[0] % grids[-1]:
+        raise DataError(
+            f"{folder / 'card.json'}: the {grids[0]}-cell grid of {target_id} is no multiple of its drafter's "
+            f"{grids[-1]}; name a drafter whose grid divides it."
+        )
+
+
 def check_part(card: Card, name: str) -> Path:
     """Path of a part's weights after its hash was compared with the card."""
     entry = card.raw["parts"][name]
     if Path(entry["file"]).name != entry["file"]:
-        raise ConfigError(f"{card.folder / 'card.json'}: parts.{name}.file = {entry['file']!r} must be a bare file name.")
+        raise ConfigError(
+            f"{card.folder / 'card.json'}: parts.{name}.file = {entry['file']!r} must be a bare file name."
+        )
     path = card.folder / entry["file"]
     if not path.is_file():
         raise DataError(f"{path}: weights of {card.target_id} are missing; restore the file named by card.json.")
@@ -119,9 +141,7 @@ def check_part(card: Card, name: str) -> Path:
     return path
 
 
-def load_target(
-    target_id: str, *, device: str = "cpu", dtype: str = "float32", folder: Path | None = None
-) -> "Target":
+def load_target(target_id: str, *, device: str = "cpu", dtype: str = "float32", folder: Path | None = None) -> "Target":
     """Load weights onto a device. dtype: float32, float64 or bfloat16."""
     from mulosd.models.target import load
 

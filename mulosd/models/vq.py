@@ -7,7 +7,6 @@ images [B, 3, height, width] in about [-1, 1]  <->  codes [B, H, W] with H = hei
 
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
