@@ -26,6 +26,7 @@ from pipelines.evaluate import (
 )
 from pipelines.executor import Executor, open_executor
 from pipelines.plan import Cell, Plan, build_plan
+from pipelines.progress_file import progress_file
 from pipelines.provenance import provenance
 from pipelines.scorers import scorer_spec
 from pipelines.scoring import EvaluatorSpec
@@ -141,14 +142,16 @@ def run_sweep(
     if dry_run:
         cached = sum(store.staged(cell) for cell in plan.cells)
         return _report(plan, store, cached=cached, decoded=plan.n_samples - cached, is_dry_run=True)
-    run = _Run(plan, store, executor, workers, progress or (lambda _: None))
     scores: dict[str, dict[str, list[str]]] = {}
-    with _executor(run) as get_executor:
+    with ExitStack() as stack:
+        shown = stack.enter_context(progress_file(store.sweep_dir(plan.sweep_key), then=progress or (lambda _: None)))
+        run = _Run(plan, store, executor, workers, shown)
+        get_executor = stack.enter_context(_executor(run))
         _decode(run, get_executor)
         if len(run.failures) > sweep.max_failed:
             raise RunFailed(_failure_text(run), _run_report(run, start))
         scores = _score(run, get_executor)
-    store.write_sweep(plan.sweep_key, _sweep_record(run, scores))
+        store.write_sweep(plan.sweep_key, _sweep_record(run, scores))
     return _run_report(run, start)
 
 

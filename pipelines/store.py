@@ -1,7 +1,7 @@
 """The store (`--out DIR`): where cells, sweeps, bench runs and the outbox lie. Many sweeps share one store.
 
     cells/<cell_key>/   cell.json (first), images/chunk-00000.parquet ..., manifest.json (last), scores/...
-    sweeps/<sweep_key>/ sweep.json: its cells and what was scored
+    sweeps/<sweep_key>/ sweep.json: its cells and what was scored; progress.json: where its run stands
     bench/<run>/        bench.json, rows.parquet
     outbox/             what waits for the tracking server
 

@@ -218,7 +218,7 @@ def test_failed_samples_are_rows_and_are_tried_again(tmp_path: Path, failing: Ca
     rows = [row for chunk in iter_cell(first_cell(tmp_path / "a")) for row in chunk]
     assert [(row["sample_id"], row["image"]) for row in rows if row["error"]] == [("toy/005/0", None)]
     assert next(row["error"] for row in rows if row["error"]) == "RuntimeError: cannot draw 'prompt 5'"
-    assert not list((tmp_path / "a").glob("sweeps/*"))
+    assert not list((tmp_path / "a").glob("sweeps/*/sweep.json"))
     failing()
     report = run_sweep(toy_sweep(), out=tmp_path / "a")
     assert (report.failed, report.decoded) == (0, 9)  # the batch of three, in three cells

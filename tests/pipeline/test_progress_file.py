@@ -1,0 +1,85 @@
+"""progress.json: totals, an honest ETA, and a last word however a run ends."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines import progress_file as module
+from pipelines.driver import Progress, RunFailed, run_sweep
+from pipelines.plan import build_plan
+from pipelines.progress_file import progress_file
+from tests import fakes
+from tests.fakes import toy_sweep
+
+
+def content(folder: Path) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads((folder / "progress.json").read_text())
+    return value
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_totals_and_eta_at_the_rate_of_this_run(tmp_path: Path) -> None:
+    clock, seen = Clock(), []
+    with progress_file(tmp_path, then=seen.append, clock=clock) as show:
+        show(Progress("decode", 40, 100, 40, 0))
+        assert content(tmp_path)["eta_s"] is None
+        clock.now += 10
+        show(Progress("decode", 60, 100, 40, 1, "mulosd chunk 2"))
+        at = content(tmp_path)
+        # 20 images in 10 s, 40 are left: what was cached says nothing about the rate.
+        assert (at["eta_s"], at["elapsed_s"], at["state"]) == (20.0, 10.0, "running")
+        totals = [at[name] for name in ("stage", "label", "done", "total", "cached", "running", "failed")]
+        assert totals == ["decode", "mulosd chunk 2", 60, 100, 40, 40, 1]
+    assert len(seen) == 2
+    assert (content(tmp_path)["state"], content(tmp_path)["eta_s"]) == ("finished", None)
+
+
+def test_a_new_stage_is_written_at_once_and_others_rarely(tmp_path: Path) -> None:
+    clock = Clock()
+    with progress_file(tmp_path, then=lambda _: None, clock=clock) as show:
+        show(Progress("decode", 0, 9, 0, 0))
+        clock.now += module.MIN_INTERVAL_S / 2
+        show(Progress("decode", 1, 9, 0, 0))
+        assert content(tmp_path)["done"] == 0
+        show(Progress("score", 2, 9, 2, 0))
+        assert (content(tmp_path)["stage"], content(tmp_path)["done"]) == ("score", 2)
+        show(Progress("score", 9, 9, 2, 0))
+    assert content(tmp_path)["done"] == 9  # the last one is never left out
+    assert [path.name for path in tmp_path.iterdir()] == ["progress.json"]
+
+
+def test_a_run_leaves_its_end_state(tmp_path: Path) -> None:
+    folder = tmp_path / "sweeps" / build_plan(toy_sweep()).sweep_key
+    run_sweep(toy_sweep(), out=tmp_path, dry_run=True)
+    assert not folder.exists()
+    run_sweep(toy_sweep(), out=tmp_path)
+    at = content(folder)
+    assert (at["state"], at["stage"], at["done"], at["failed"]) == ("finished", "score", at["total"], 0)
+
+
+def test_a_failed_run_says_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "fail.txt"
+    path.write_text("prompt 5")
+    monkeypatch.setenv(fakes.FAIL_FILE, str(path))
+    with pytest.raises(RunFailed):
+        run_sweep(toy_sweep(), out=tmp_path / "store")
+    at = content(tmp_path / "store" / "sweeps" / build_plan(toy_sweep()).sweep_key)
+    assert (at["state"], at["failed"], at["done"]) == ("stopped", 3, 30)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_an_interrupt_goes_on_and_says_stopped(tmp_path: Path, error: type[BaseException]) -> None:
+    def interrupted(at: Progress) -> None:
+        raise error
+
+    with pytest.raises(error), progress_file(tmp_path, then=interrupted) as show:
+        show(Progress("decode", 1, 2, 0, 0))
+    assert content(tmp_path)["state"] == "stopped"
