@@ -178,8 +178,8 @@ def estimate(what: Measurement) -> Iterator[str]:
                 f"about {seconds / 60:.0f} min"
             )
     yield (
-        f"all: about {total / 60:.0f} min on one thread of a busy processor (roughly half of that on two idle cores, "
-        "minutes on a GPU), less what is staged; nothing was written"
+        f"all: about {total / 60:.0f} min on one thread of a busy processor, less on idle cores or a GPU and less what "
+        "is staged; nothing was written"
     )
 
 
