@@ -15,6 +15,7 @@ from mulosd.methods import SamplerKnobs, knobs_of
 from mulosd.stage.manifest import SCHEMA_VERSION
 from mulosd.stage.publish import canonical_json
 from mulosd.types import Prompt
+from pipelines.budget import check_hours, describe_hours
 from pipelines.sweep import CHUNK_PROMPTS, Sweep
 
 KEY_DIGITS = 16  # hexadecimal digits of a cell or sweep key: 64 bits
@@ -113,7 +114,7 @@ def build_plan(sweep: Sweep, *, limit: int | None = None) -> Plan:
     """Resolve a sweep: load prompts and cards, compute keys and seeds, cut chunks.
 
     limit: only the first `limit` prompts; it changes no key and no seed. ConfigError for a bad limit,
-    repeated prompt ids or an empty prompt set.
+    repeated prompt ids, an empty prompt set or an estimate above the sweep's `max_hours`.
     """
     if limit is not None and limit < 1:
         raise ConfigError(f"--limit {limit} is too small; give the number of prompts, from 1 on.")
@@ -134,7 +135,9 @@ def build_plan(sweep: Sweep, *, limit: int | None = None) -> Plan:
             "evaluators": list(sweep.evaluators),
         }
     )
-    return Plan(sweep, sweep_key, tuple(cells), tuple(prompts), limit)
+    plan = Plan(sweep, sweep_key, tuple(cells), tuple(prompts), limit)
+    check_hours(plan)
+    return plan
 
 
 def load_prompt_set(spec: Mapping[str, Any]) -> tuple[list[Prompt], str]:
@@ -199,6 +202,7 @@ def describe(plan: Plan, cached: Mapping[str, int] | None = None) -> str:
     ]
     if sweep.bench:
         lines.append(f"bench: {sweep.bench.prompts} prompts after {sweep.bench.warmup} for warm-up")
+    lines += describe_hours(plan)
     for cell in plan.cells:
         done = "" if cached is None else f"  {min(cached.get(cell.key, 0), cell.n_samples)}/{cell.n_samples} cached"
         lines.append(f"  {cell.key}  {cell.label}{done}")

@@ -4,7 +4,7 @@ Nothing is built or loaded here; the light lists of targets and evaluators are o
 `--set key=value` overrides go into the mapping first, so that one schema checks both.
 """
 
-import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,6 +14,8 @@ from typing import Any
 
 from mulosd.errors import ConfigError, UserError, unknown_name
 from mulosd.methods import METHODS, SamplerKnobs, build_method
+from mulosd.prompts import PROMPT_KEYS
+from pipelines import knob_axes
 
 # Modules asked for names and built from; tests give their own.
 FAMILIES = "mulosd.models.families"
@@ -34,7 +36,11 @@ class BenchSpec:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A checked sweep: what to decode (targets × methods × prompts), how to score it, and where failures end it."""
+    """A checked sweep: what to decode (targets × methods × prompts), how to score it, and where failures end it.
+
+    ms_per_forward: stated milliseconds of one forward of a whole batch, and max_hours: device hours allowed; both are
+    for `pipelines.budget` only and change no key.
+    """
 
     name: str
     targets: tuple[str, ...]
@@ -50,6 +56,8 @@ class Sweep:
     bench: BenchSpec | None = None
     max_failed: int = 0
     max_cells: int | None = None
+    ms_per_forward: float | None = None
+    max_hours: float | None = None
     families: str = field(default=FAMILIES, repr=False)
     registry: str = field(default=REGISTRY, repr=False)
 
@@ -123,6 +131,11 @@ def parse_sweep(
             values[key] = check.integer(raw[key], key, low)
     if raw.get("max_cells") is not None:
         values["max_cells"] = check.integer(raw["max_cells"], "max_cells", 1)
+    for key in _BUDGETS:
+        if raw.get(key) is not None:
+            values[key] = check.positive(raw[key], key)
+    if raw.get("max_hours") is not None and raw.get("ms_per_forward") is None:
+        check.add("max_hours needs ms_per_forward, from which hours are estimated; state it too.")
     for key, allowed in (("device", DEVICES), ("dtype", DTYPES)):
         if key in raw:
             values[key] = check.choice(raw[key], key, allowed)
@@ -139,7 +152,9 @@ def parse_sweep(
 
 
 _INTEGERS = {"images_per_prompt": 1, "base_seed": 0, "batch_size": 1, "chunk_prompts": 1, "max_failed": 0}
-_KEYS = ("name", "target", "prompts", "methods", "evaluators", "bench", "max_cells", "device", "dtype", *_INTEGERS)
+_BUDGETS = ("ms_per_forward", "max_hours")
+_KEYS = ("name", "target", "prompts", "methods", "evaluators", "bench", "max_cells", "device", "dtype")
+_KEYS += (*_INTEGERS, *_BUDGETS)
 
 
 class _Check:
@@ -184,16 +199,28 @@ class _Check:
         return tuple(items)
 
     def prompts(self, value: Any) -> Mapping[str, Any]:
-        if isinstance(value, dict) and value:
-            return value
-        self.add(f"prompts = {value!r} is not allowed; give a mapping such as {{name: scenes, count: 64}}.")
-        return {}
+        """Name and keys of the prompt set; its values and files are read by the plan."""
+        if not isinstance(value, dict) or not value:
+            self.add(f"prompts = {value!r} is not allowed; give a mapping such as {{name: scenes, count: 64}}.")
+            return {}
+        if isinstance(name := value.get("name"), str):
+            if name in PROMPT_KEYS:
+                self.keys(value, ("name", *PROMPT_KEYS[name]), "key", f"prompts {name}")
+            else:
+                self.add(str(unknown_name("prompt set", name, PROMPT_KEYS, "prompts")))
+        return value
 
     def integer(self, value: Any, key: str, low: int) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value < 2**63:
             self.add(f"{key} = {value!r} is not allowed; it is an integer from {low} on.")
             return low
         return value
+
+    def positive(self, value: Any, key: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            self.add(f"{key} = {value!r} is not allowed; it is a finite number above 0.")
+            return 1.0
+        return float(value)
 
     def choice(self, value: Any, key: str, allowed: Sequence[str]) -> str:
         if value not in allowed:
@@ -212,35 +239,27 @@ class _Check:
         if not isinstance(value, list) or not value:
             self.add(f"methods = {value!r} is not allowed; give a list such as [{{method: ar}}].")
             return ()
-        found: list[SamplerKnobs] = []
+        found: dict[SamplerKnobs, None] = {}
         for index, item in enumerate(value):
             for method in self.method(item, f"methods[{index}]"):
                 if method in found:
                     self.add(f"methods[{index}] repeats the configuration {method}; name each once.")
-                found.append(method)
+                found[method] = None
         return tuple(found)
 
     def method(self, item: Any, place: str) -> list[SamplerKnobs]:
-        """The configurations of one entry: `set` fixes knobs, `grid` multiplies them out."""
+        """The configurations of one entry (see `knob_axes`)."""
         if not isinstance(item, dict) or not isinstance(item.get("method"), str):
             self.add(f"{place} = {item!r} is not allowed; give a mapping with the key method.")
             return []
-        self.keys(item, ("method", "set", "grid"), "key", place)
-        name, fixed, grid = item["method"], item.get("set") or {}, item.get("grid") or {}
+        self.keys(item, knob_axes.KEYS, "key", place)
+        name = item["method"]
         if name not in METHODS:
             self.add(str(unknown_name("method", name, METHODS, place)))
             return []
-        if not isinstance(fixed, dict) or not isinstance(grid, dict):
-            self.add(f"{place}: set and grid are mappings of knobs of {name}.")
-            return []
-        if bad := [key for key, values in grid.items() if not isinstance(values, list) or not values]:
-            self.add(f"{place}.grid.{bad[0]} = {grid[bad[0]]!r} is not allowed; give a list with at least one value.")
-            return []
-        if both := sorted(set(fixed) & set(grid)):
-            self.add(f"{place}: {both[0]} stands in set and in grid; keep one of them.")
-            return []
         before = len(self.errors)
-        built = [self.attempt(partial(build_method, name, knobs, where=place)) for knobs in _combinations(fixed, grid)]
+        settings = knob_axes.expand(item, place, self.add)
+        built = [self.attempt(partial(build_method, name, knobs, where=place)) for knobs in settings]
         self.errors[before:] = list(dict.fromkeys(self.errors[before:]))
         return [method for method in built if method is not None]
 
@@ -248,10 +267,6 @@ class _Check:
         if self.errors:
             prefixed = [e if e.startswith(self.where) else f"{self.where}: {e}" for e in self.errors]
             raise ConfigError("\n".join(prefixed))
-
-
-def _combinations(fixed: Mapping[str, Any], grid: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
-    return [{**fixed, **dict(zip(grid, values, strict=True))} for values in itertools.product(*grid.values())]
 
 
 def _index(node: Any, part: str, key: str) -> int:

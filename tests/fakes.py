@@ -30,6 +30,7 @@ class FakeCard:
     target_id: str
     family: str = "fake"
     grid: tuple[int, int] = GRID
+    draft_grid: int = 2
     image_px: int = 8
     content_hash: str = "weights-1"
 

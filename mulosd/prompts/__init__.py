@@ -8,13 +8,20 @@ from mulosd.prompts import coco, dpg, geneval, scenes
 from mulosd.prompts.base import prompt_list_hash
 from mulosd.types import Prompt
 
-__all__ = ["PROMPT_SETS", "load_prompts", "prompt_list_hash"]
+__all__ = ["PROMPT_KEYS", "PROMPT_SETS", "load_prompts", "prompt_list_hash"]
 
 PROMPT_SETS: dict[str, Callable[[Mapping[str, Any]], list[Prompt]]] = {
     "coco": coco.load,
     "dpg": dpg.load,
     "geneval": geneval.load,
     "scenes": scenes.load,
+}
+# The keys of each set beside `name`, so that a sweep is checked before anything is read.
+PROMPT_KEYS: dict[str, tuple[str, ...]] = {
+    "coco": coco.KEYS,
+    "dpg": dpg.KEYS,
+    "geneval": geneval.KEYS,
+    "scenes": scenes.KEYS,
 }
 
 

@@ -23,6 +23,9 @@ NUM_RANDOM = 5
 Annotation = Mapping[str, Any]
 
 
+KEYS = ("path", "caption", "count", "seed")
+
+
 def load(spec: Mapping[str, Any]) -> list[Prompt]:
     """Keys: path (JSON file), caption (policy, default first), count (images, default all), seed.
 
@@ -30,7 +33,7 @@ def load(spec: Mapping[str, Any]) -> list[Prompt]:
     the first five, drawn by `seed`. count without seed takes the lowest image ids; with seed a fixed draw in which a
     smaller count is a subset of a larger one. White space in captions is collapsed; metadata keeps the raw text.
     """
-    where = check_keys(spec, ("path", "caption", "count", "seed"))
+    where = check_keys(spec, KEYS)
     path = required_path(spec, WHAT)
     policy = spec.get("caption", "first")
     if policy not in POLICIES:

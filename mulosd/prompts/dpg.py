@@ -11,9 +11,12 @@ from mulosd.types import Prompt
 WHAT = "DPG-Bench's folder of prompt files (prompts/*.txt)"
 
 
+KEYS = ("path",)
+
+
 def load(spec: Mapping[str, Any]) -> list[Prompt]:
     """Keys: path (folder of .txt files). Prompts are sorted by id; outer white space is dropped."""
-    check_keys(spec, ("path",))
+    check_keys(spec, KEYS)
     folder = required_path(spec, WHAT)
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; give the path of {WHAT}.")

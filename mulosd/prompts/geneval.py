@@ -44,13 +44,16 @@ _CLAUSE_KEYS = ("class", "count", "color", "position")
 Row = dict[str, Any]
 
 
+KEYS = ("path",)
+
+
 def load(spec: Mapping[str, Any]) -> list[Prompt]:
     """Keys: path (optional; without it upstream's file is regenerated).
 
     metadata: the line's tag, include and exclude. Raises EnvironmentProblem when numpy draws other prompts than
     upstream did, DataError naming file and line when a line is not of upstream's form.
     """
-    check_keys(spec, ("path",))
+    check_keys(spec, KEYS)
     if spec.get("path") is None:
         return [_prompt(i, row) for i, row in enumerate(_regenerated())]
     path = required_path(spec, WHAT)

@@ -7,6 +7,9 @@ from mulosd.prompts.base import check_keys, whole_number
 from mulosd.types import Prompt
 
 
+KEYS = ("split", "count", "seed")
+
+
 def load(spec: Mapping[str, Any]) -> list[Prompt]:
     """Keys: split (val, test or heldout; default val), count (default 96), seed (default 0).
 
@@ -14,7 +17,7 @@ def load(spec: Mapping[str, Any]) -> list[Prompt]:
     """
     from mulosd.scenes.world import sample_prompts
 
-    check_keys(spec, ("split", "count", "seed"))
+    check_keys(spec, KEYS)
     split = str(spec.get("split", "val"))
     count = whole_number(spec, "count", default=96, low=1)
     seed = whole_number(spec, "seed", default=0, low=0)

@@ -1,5 +1,6 @@
 """The sweep file: strict, all errors at once, one sentence each, nothing built."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def load(tmp_path: Path, text: str, *overrides: str) -> Sweep:
 YAML = """\
 name: toy
 target: [fake-a, fake-b]
-prompts: {name: toy}
+prompts: {set: toy}
 methods:
   - method: ar
   - {method: mulosd, set: {pool_k: 4}, grid: {tau: [0.05, 1], radius: [0, 1]}}
@@ -57,6 +58,20 @@ def test_overrides_go_through_the_schema(tmp_path: Path) -> None:
         load(tmp_path, YAML, "name.deeper=1")
 
 
+def test_overrides_reach_linked_and_varied_knobs(tmp_path: Path) -> None:
+    text = YAML.replace("grid: {tau: [0.05, 1], radius: [0, 1]}", "zip: {tau: [0.1, 0.2], radius: [0, 1]}")
+    sweep = load(tmp_path, text, "methods.1.zip.tau=[0.3, 0.4]", "methods.1.vary.island_window=[2]")
+    taus = [(m.tau, m.radius, m.island_window) for m in sweep.methods if isinstance(m, MuLoSD)]
+    assert taus == [(0.3, 0, 4), (0.3, 0, 2), (0.4, 1, 4), (0.4, 1, 2)]
+
+
+def test_ten_thousand_configurations_are_checked_in_time() -> None:
+    start = time.perf_counter()
+    sweep = toy_sweep(methods=[{"method": "mulosd", "grid": {"tau": [i / 1e4 for i in range(10_000)]}}])
+    assert len(sweep.methods) == 10_000
+    assert time.perf_counter() - start < 5
+
+
 def test_parse_override() -> None:
     assert parse_override("a.b=[1, 2]") == ("a.b", [1, 2])
     assert parse_override("a=b=c") == ("a", "b=c")
@@ -74,6 +89,8 @@ def test_all_errors_at_once() -> None:
     text = error_of(
         target="fake-c",
         evaluators=["men"],
+        prompts={"name": "scenes", "slpit": "val"},
+        max_hours=2,
         methods=[
             {"method": "mulosd", "grid": {"tau": [float("nan"), 0.1]}},
             {"method": "mulo"},
@@ -84,6 +101,8 @@ def test_all_errors_at_once() -> None:
     )
     for part in (
         "unknown target 'fake-c'",
+        "prompts scenes: unknown key 'slpit'",
+        "max_hours needs",
         "Did you mean 'mean'",
         "mulosd.tau = nan is not finite",
         "unknown method 'mulo'",
@@ -112,7 +131,7 @@ def test_each_problem_is_one_line() -> None:
         ({"methods": [{"method": "mulosd", "grid": {"tau": 0.1}}]}, "a list with at least one value"),
         ({"methods": [{"method": "mulosd", "grid": {"tau": []}}]}, "a list with at least one value"),
         ({"methods": [{"method": "mulosd", "set": {"tau": 1}, "grid": {"tau": [1]}}]}, "in set and in grid"),
-        ({"methods": [{"method": "mulosd", "set": [1]}]}, "mappings of knobs"),
+        ({"methods": [{"method": "mulosd", "set": [1]}]}, "are mappings of knobs"),
         ({"methods": [{"method": "mulosd", "set": {"tua": 1}}]}, "Did you mean 'tau'"),
         ({"methods": [{"method": "mulosd", "set": {"tau": "high"}}]}, "wrong type"),
         ({"bench": 3}, "bench = 3"),
@@ -120,7 +139,17 @@ def test_each_problem_is_one_line() -> None:
         ({"bench": {"prompts": 0}}, "bench.prompts = 0"),
         ({"batch_size": True}, "batch_size = True"),
         ({"batch_size": 2.5}, "batch_size = 2.5"),
+        ({"methods": [{"method": "mulosd", "grd": {"tau": [1]}}]}, "Did you mean 'grid'"),
+        ({"methods": [{"method": "mulosd", "zip": {"tau": [1], "pool_k": [1, 2]}}]}, "equally many values"),
+        ({"methods": [{"method": "mulosd", "vary": {"tua": [1]}}]}, "Did you mean 'tau'"),
+        ({"methods": [{"method": "mulosd", "grid": {"tau": [1, 1]}}]}, "repeats the configuration"),
+        ({"prompts": {"name": "scene"}}, "Did you mean 'scenes'"),
+        ({"prompts": {"name": "scenes", "cuont": 3}}, "Did you mean 'count'"),
         ({"max_cells": 2}, "3 cells"),
+        ({"ms_per_forward": 0}, "a finite number above 0"),
+        ({"ms_per_forward": float("nan")}, "a finite number above 0"),
+        ({"max_hours": True, "ms_per_forward": 1}, "a finite number above 0"),
+        ({"max_hours": 3}, "max_hours needs ms_per_forward"),
         ({"device": "gpu"}, "unknown device 'gpu'"),
         ({"dtype": "fp32"}, "unknown dtype"),
     ],
