@@ -43,9 +43,9 @@ class Stage:
 
 
 STAGES = {
-    "low": Stage(8, GPTRecipe(minutes=12, batch=96, size=32, compiled=True), None),
-    "mid": Stage(16, GPTRecipe(minutes=40, batch=32, size=64, muon_rate=0.015, adam_rate=2e-3, compiled=True), "low"),
-    "high": Stage(32, GPTRecipe(minutes=33, batch=8, size=128, muon_rate=0.01, adam_rate=1e-3, compiled=True), "mid"),
+    "low": Stage(8, GPTRecipe(minutes=32, batch=96, size=32, compiled=True), None),
+    "mid": Stage(16, GPTRecipe(minutes=22, batch=32, size=64, muon_rate=0.015, adam_rate=2e-3, compiled=True), "low"),
+    "high": Stage(32, GPTRecipe(minutes=30, batch=8, size=128, muon_rate=0.01, adam_rate=1e-3, compiled=True), "mid"),
 }
 STAGE_NAMES = ("vq", *STAGES)
 
@@ -196,6 +196,7 @@ def _write_part(folder: Path, name: str, state: dict[str, Any]) -> dict[str, Any
     path = folder / f"{name}.safetensors"
     partial = path.with_suffix(".partial")
     save_file({key: value.half().contiguous() for key, value in state.items()}, partial)
+    partial.chmod(0o644)  # safetensors writes private files; these travel in a wheel
     os.replace(partial, path)
     return {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
