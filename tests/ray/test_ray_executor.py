@@ -61,13 +61,13 @@ def test_a_chunk_that_kills_every_worker_becomes_failed_rows(tmp_path: Path, ste
     assert caught.value.report is not None
     assert [sample for _, sample, _ in caught.value.report.failures] == [f"toy/{i:03d}/0" for i in (4, 5, 6, 7)]
     assert len(tokens(tmp_path)) == 10
-    assert run_sweep(sweep, out=tmp_path, executor="ray", workers=1).decoded == 4
+    assert run_sweep(sweep, out=tmp_path).decoded == 4
 
 
 def test_a_failing_sample_is_a_row(tmp_path: Path, steer: Callable[..., None]) -> None:
     steer(fakes.FAIL_FILE, "prompt 5")
     with pytest.raises(RunFailed, match="RuntimeError: cannot draw 'prompt 5'"):
-        run_sweep(toy_sweep(), out=tmp_path / "ray", executor="ray")
+        run_sweep(toy_sweep(), out=tmp_path / "ray", executor="ray", workers=1)
     with pytest.raises(RunFailed, match="RuntimeError: cannot draw 'prompt 5'"):
         run_sweep(toy_sweep(), out=tmp_path / "here")
     assert images(tmp_path / "ray") == images(tmp_path / "here")
