@@ -297,7 +297,7 @@ def _publish(
         "cells": {key: {"run": run, **entry} for key, entry in summarise(rows, plan.cells).items()},
     }
     folder = store.bench_dir(run)
-    write_table(folder / "rows.parquet", rows)
+    content["rows_sha256"] = write_table(folder / "rows.parquet", rows)
     publish_json(folder / "bench.json", content)
     for key, entry in content["cells"].items():
         if entry["flag"]:

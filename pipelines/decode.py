@@ -5,8 +5,9 @@ depend on what was done before: a batch is kept when all its rows are there, and
 """
 
 import logging
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,7 +42,10 @@ class TargetSpec:
 
 @dataclass(frozen=True)
 class DecodeTask:
-    """One chunk of one cell to decode into `path`. entry: the manifest's entry of a chunk file that is there."""
+    """One chunk of one cell to decode into `path`. entry: the manifest's entry of a chunk file that is there.
+
+    is_halved: its worker ran out of memory before, so every batch is decoded in two halves.
+    """
 
     cell_key: str
     label: str
@@ -51,6 +55,7 @@ class DecodeTask:
     batch_size: int
     path: str
     entry: FileEntry | None = None
+    is_halved: bool = False
 
     @property
     def name(self) -> str:
@@ -69,10 +74,7 @@ class ChunkReport:
 
 def decode_chunk(task: DecodeTask, target: Target) -> ChunkReport:
     """Decode what the chunk lacks and publish it; samples that raise become failed rows, UserErrors end the task."""
-    from mulosd.stage.write import sample_row, write_chunk
-
-    path = Path(task.path)
-    old = existing_rows(task)
+    old, base = existing_rows(task)
     size = max(task.chunk.wanted, len(old))
     samples = task.chunk.all_samples[:size]
     rows: list[Mapping[str, Any]] = []
@@ -84,48 +86,69 @@ def decode_chunk(task: DecodeTask, target: Target) -> ChunkReport:
             rows += ready
             kept += len(ready)
         else:
-            rows += [sample_row(staged) for staged in _decode_batch(task, target, batch)]
-    return ChunkReport(write_chunk(path, rows), len(rows) - kept, kept, failures_of(rows))
+            for part in _halves(batch) if task.is_halved else [batch]:
+                rows += _decode_batch(task, target, part, may_halve=not task.is_halved)
+    return _publish(task, rows, base, kept)
 
 
 def fail_chunk(task: DecodeTask, reason: str) -> ChunkReport:
     """Publish the chunk with every sample that is not staged yet as a failed row (the worker died again and again)."""
-    from mulosd.stage.write import sample_row, write_chunk
-
-    old = existing_rows(task)
+    old, base = existing_rows(task)
     size = max(task.chunk.wanted, len(old))
-    rows: list[Mapping[str, Any]] = list(old)
-    rows += [sample_row(_staged(sample, None, reason, 1)) for sample in task.chunk.all_samples[len(old) : size]]
-    return ChunkReport(write_chunk(Path(task.path), rows), size - len(old), len(old), failures_of(rows))
+    rows: list[Mapping[str, Any]] = [*old, *_failed_rows(task.chunk.all_samples[len(old) : size], reason)]
+    return _publish(task, rows, base, len(old))
 
 
-def existing_rows(task: DecodeTask) -> list[dict[str, Any]]:
-    """Rows that the chunk file holds already; [] without one.
+def existing_rows(task: DecodeTask) -> tuple[list[dict[str, Any]], str | None]:
+    """Rows that the chunk file holds already, and the digest of the file: ([], None) without one.
 
-    With a manifest entry the file must match it (DataError). Without one it is the leftover of a run that
-    stopped between publishing and recording: it is used when it is readable and its samples are the plan's,
-    and decoded anew otherwise.
+    A file that is not the recorded one is the leftover of a run that stopped between publishing and recording. It is
+    used when it proves itself intact and this cell's. Otherwise it is damaged: DataError where one is recorded; an
+    unrecorded one is decoded anew.
     """
-    from mulosd.stage.read import read_rows, rows_of
-    from mulosd.stage.verify import check_entry
+    from mulosd.stage.publish import sha256_hex
+    from mulosd.stage.read import read_bytes, rows_of
+    from mulosd.stage.verify import ForeignChunk
 
     path = Path(task.path)
     if not path.exists():
-        return []
-    if task.entry is not None:
-        rows = rows_of(check_entry(path, task.entry), path)
-    else:
-        try:
-            rows = read_rows(path)
-        except DataError as error:
-            log.warning("%s: decoding an unrecorded chunk anew: %s", task.name, error)
-            return []
+        return [], None
+    data = read_bytes(path)
+    try:
+        is_recorded = check_recorded(data, path, task.entry, task.cell_key)
+    except DataError as error:
+        if task.entry is not None or isinstance(error, ForeignChunk):
+            raise
+        log.warning("%s: decoding an unrecorded chunk anew: %s", task.name, error)
+        return [], sha256_hex(data)
+    rows = rows_of(data, path)
+    if not is_recorded:
+        log.warning("%s: using %d images that a stopped run had published", task.name, len(rows))
     planned = [(sample.sample_id, sample.seed) for sample in task.chunk.all_samples[: len(rows)]]
     if [(row["sample_id"], row["seed"]) for row in rows] != planned:
         raise DataError(
             f"{path} holds other samples or seeds than this sweep asks for; delete the file and run the sweep again."
         )
-    return rows
+    return rows, sha256_hex(data)
+
+
+def check_recorded(data: bytes, path: Path, entry: FileEntry | None, cell_key: str) -> bool:
+    """Whether a chunk's content is the recorded one; False for an intact one of this cell that is not recorded.
+
+    DataError for anything else.
+    """
+    from mulosd.stage.publish import sha256_hex
+    from mulosd.stage.verify import ForeignChunk, check_content, check_proof
+
+    if entry is not None and len(data) == entry.bytes and sha256_hex(data) == entry.sha256:
+        return True
+    try:
+        check_proof(data, path, cell_key)
+    except DataError as error:
+        if entry is not None and not isinstance(error, ForeignChunk):
+            check_content(data, path, entry)  # raises with what to do about it
+        raise
+    return False
 
 
 def failures_of(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
@@ -133,25 +156,84 @@ def failures_of(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...
     return tuple((row["sample_id"], row["error"]) for row in rows if row["error"] is not None)
 
 
-def _decode_batch(task: DecodeTask, target: Target, batch: Sequence[Sample]) -> list[Any]:
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether a host or a device had no memory left (torch says so in three ways)."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return isinstance(error, MemoryError) or "OutOfMemoryError" in names or "can't allocate memory" in str(error)
+
+
+def _decode_batch(
+    task: DecodeTask, target: Target, batch: Sequence[Sample], *, may_halve: bool
+) -> list[Mapping[str, Any]]:
+    """Rows of a batch. Out of memory: once more in two halves. Another error: sample by sample, to find the bad one."""
     try:
         return _decode_together(task, target, batch)
     except UserError:
         raise
     except Exception as error:
-        if len(batch) == 1:
+        reason, is_memory = f"{type(error).__name__}: {error}", is_out_of_memory(error)
+        if is_memory:
+            log.warning("%s: out of memory with %d images at once", task.name, len(batch))
+        elif len(batch) > 1:
+            log.warning("%s: a batch of %d failed (%r); decoding its samples singly", task.name, len(batch), error)
+        else:
             log.exception("%s: sample %s failed", task.name, batch[0].sample_id)
-            return [_staged(batch[0], None, f"{type(error).__name__}: {error}", 1)]
-        log.warning("%s: a batch of %d failed (%r); decoding its samples singly", task.name, len(batch), error)
-    return [staged for sample in batch for staged in _decode_batch(task, target, [sample])]
+    # Out here the error is gone, whose frames hold the tensors of the failed call.
+    if is_memory:
+        _free_memory()
+        if not may_halve or len(batch) == 1:
+            return _failed_rows(batch, f"{reason} (with {len(batch)} images at once; lower batch_size)")
+        return [row for part in _halves(batch) for row in _decode_batch(task, target, part, may_halve=False)]
+    if len(batch) == 1:
+        return _failed_rows(batch, reason)
+    return [row for sample in batch for row in _decode_batch(task, target, [sample], may_halve=may_halve)]
 
 
-def _decode_together(task: DecodeTask, target: Target, batch: Sequence[Sample]) -> list[Any]:
+def _decode_together(task: DecodeTask, target: Target, batch: Sequence[Sample]) -> list[Mapping[str, Any]]:
+    from mulosd.stage.write import sample_row
+
     prompts, seeds = [sample.prompt.text for sample in batch], [sample.seed for sample in batch]
     images = target.decode(prompts, seeds, task.method)
     if len(images) != len(batch):
         raise RuntimeError(f"the decoder returned {len(images)} images for {len(batch)} prompts")
-    return [_staged(sample, decoded, None, len(batch)) for sample, decoded in zip(batch, images, strict=True)]
+    return [sample_row(_staged(s, decoded, None, len(batch))) for s, decoded in zip(batch, images, strict=True)]
+
+
+def _failed_rows(samples: Sequence[Sample], reason: str) -> list[Mapping[str, Any]]:
+    from mulosd.stage.write import sample_row
+
+    return [sample_row(_staged(sample, None, reason, 1)) for sample in samples]
+
+
+def _halves(batch: Sequence[Sample]) -> list[Sequence[Sample]]:
+    middle = (len(batch) + 1) // 2
+    return [part for part in (batch[:middle], batch[middle:]) if part]
+
+
+def _free_memory() -> None:
+    """Give cached device memory back, where torch is in use."""
+    import gc
+
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _publish(task: DecodeTask, rows: Sequence[Mapping[str, Any]], base: str | None, kept: int) -> ChunkReport:
+    """Publish the rows unless another worker has finished the same chunk meanwhile: the first one's file stays."""
+    from mulosd.stage.read import read_bytes
+    from mulosd.stage.write import entry_of, publish_chunk
+
+    path = Path(task.path)
+    entry = publish_chunk(path, rows, cell_key=task.cell_key, base=base)
+    if entry is None:
+        theirs, base = existing_rows(replace(task, entry=None))
+        if len(theirs) < len(rows) or len(failures_of(theirs)) > len(failures_of(rows)):
+            return _publish(task, rows, base, kept)
+        log.warning("%s: another worker has published it meanwhile; keeping that file", task.name)
+        rows, entry = theirs, entry_of(theirs, read_bytes(path))
+    return ChunkReport(entry, len(rows) - kept, kept, failures_of(rows))
 
 
 def _staged(sample: Sample, decoded: Decoded | None, error: str | None, batch_images: int) -> Any:

@@ -6,7 +6,7 @@ writer of manifests and records; workers publish chunk and state files.
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 from mulosd.errors import UserError
 from mulosd.methods import knobs_of
 from mulosd.stage.manifest import FileEntry
-from pipelines.decode import ChunkReport, DecodeTask, TargetSpec
+from pipelines.decode import ChunkReport, DecodeTask, TargetSpec, check_recorded
 from pipelines.evaluate import (
     ScoreJob,
     finish_job,
@@ -30,6 +30,7 @@ from pipelines.progress_file import progress_file
 from pipelines.provenance import provenance
 from pipelines.scorers import scorer_spec
 from pipelines.scoring import EvaluatorSpec
+from pipelines.signals import stop_on_sigterm
 from pipelines.store import Store, is_complete
 from pipelines.sweep import Sweep
 
@@ -108,6 +109,7 @@ class _Run:
     store: Store
     executor: str
     workers: int | None
+    num_gpus: Mapping[str, float] | None
     progress: ProgressCallback
     record: dict[str, Any] = field(default_factory=provenance)
     workforce: dict[str, Any] = field(default_factory=dict)
@@ -124,14 +126,16 @@ def run_sweep(
     out: str | Path,
     executor: str = "inprocess",
     workers: int | None = None,
+    num_gpus: Mapping[str, float] | None = None,
     limit: int | None = None,
     dry_run: bool = False,
     progress: ProgressCallback | None = None,
 ) -> RunReport:
     """Decode and score a sweep into the store `out`.
 
-    executor: "inprocess" or "ray", with at most `workers` actors. limit: only the first prompts. dry_run: say what is
-    cached and what is left, and write nothing. Raises UserErrors for what a user can fix, before any work where it
+    executor: "inprocess" or "ray", with at most `workers` actors and `num_gpus` each (see `RayExecutor`). limit: only
+    the first prompts. dry_run: say what is cached and what is left, and write nothing. SIGTERM ends it tidily; the
+    same command continues. Raises UserErrors for what a user can fix, before any work where it
     can be known then, and RunFailed at the end when more than `max_failed` images failed.
     """
     start = time.monotonic()
@@ -144,8 +148,9 @@ def run_sweep(
         return _report(plan, store, cached=cached, decoded=plan.n_samples - cached, is_dry_run=True)
     scores: dict[str, dict[str, list[str]]] = {}
     with ExitStack() as stack:
+        stack.enter_context(stop_on_sigterm())
         shown = stack.enter_context(progress_file(store.sweep_dir(plan.sweep_key), then=progress or (lambda _: None)))
-        run = _Run(plan, store, executor, workers, shown)
+        run = _Run(plan, store, executor, workers, num_gpus, shown)
         get_executor = stack.enter_context(_executor(run))
         _decode(run, get_executor)
         if len(run.failures) > sweep.max_failed:
@@ -163,8 +168,12 @@ def _executor(run: _Run) -> Iterator[Callable[[], Executor]]:
 
         def get() -> Executor:
             if not opened:
-                device = run.plan.sweep.device
-                opened.append(stack.enter_context(open_executor(run.executor, device=device, workers=run.workers)))
+                options: dict[str, Any] = {
+                    "device": run.plan.sweep.device,
+                    "workers": run.workers,
+                    "num_gpus": run.num_gpus,
+                }
+                opened.append(stack.enter_context(open_executor(run.executor, **options)))
                 run.workforce = opened[0].describe()
             return opened[0]
 
@@ -174,7 +183,7 @@ def _executor(run: _Run) -> Iterator[Callable[[], Executor]]:
 def _decode(run: _Run, get_executor: Callable[[], Executor]) -> None:
     """Decode what is missing under the cells' locks, taken in sorted order so that two runs cannot block each other."""
     plan, store = run.plan, run.store
-    pending = {cell.key for cell in plan.cells if _decode_tasks(run, cell)}
+    pending = {cell.key for cell in plan.cells if not store.check_cell(cell) or _decode_tasks(run, cell)}
     with ExitStack() as locks:
         for key in sorted(pending):
             locks.enter_context(store.lock_cell(key))
@@ -183,13 +192,11 @@ def _decode(run: _Run, get_executor: Callable[[], Executor]) -> None:
         todo = sum(task.chunk.wanted for task in tasks)
         run.cached = plan.n_samples - todo
         run.progress(Progress("decode", run.cached, plan.n_samples, run.cached, 0))
-        if not tasks:
-            return
-        executor = get_executor()
+        executor = get_executor() if tasks else None
         for cell in plan.cells:
             if cell.key in pending:
                 store.open_cell(cell, {**run.record, **run.workforce})
-        for outcome in executor.map(tasks):
+        for outcome in executor.map(tasks) if executor else ():
             _record_chunk(run, outcome.task, outcome.report)
 
 
@@ -205,8 +212,8 @@ def _record_chunk(run: _Run, task: DecodeTask, report: ChunkReport) -> None:
 
 
 def _decode_tasks(run: _Run, cell: Cell) -> list[DecodeTask]:
-    """The cell's chunks that are missing, too short or hold failures; DataError for a damaged one."""
-    from mulosd.stage.verify import check_entry
+    """The cell's chunks that are missing, not recorded, too short or hold failures; DataError for a damaged one."""
+    from mulosd.stage.read import read_bytes
 
     sweep = run.plan.sweep
     target = TargetSpec(f"{sweep.families}:load_target", cell.target, sweep.device, sweep.dtype)
@@ -215,8 +222,8 @@ def _decode_tasks(run: _Run, cell: Cell) -> list[DecodeTask]:
     for chunk in cell.chunks:
         path = run.store.chunk_path(cell.key, chunk.index)
         entry: FileEntry | None = entries.get(chunk.index)
-        if entry is not None:
-            check_entry(path, entry)
+        if entry is not None and not check_recorded(read_bytes(path), path, entry, cell.key):
+            entry = None  # a stopped run had published a longer chunk and not recorded it
         if not is_complete(entry, chunk):
             tasks.append(
                 DecodeTask(cell.key, cell.label, target, cell.method, chunk, sweep.batch_size, str(path), entry)
@@ -262,6 +269,7 @@ def _score_chunks(run: _Run, jobs: Sequence[ScoreJob], get_executor: Callable[[]
     if not tasks:
         return
     for outcome in get_executor().map(tasks):
+        run.store.check_lease(outcome.task.cell_key)
         record_state(outcome.report, folders[outcome.task.cell_key, outcome.task.evaluator.name])
         done += 1
         run.progress(Progress("score", done, total, cached, 0, outcome.task.name))

@@ -7,12 +7,15 @@ iteration with that exception: a UserError reads the same from either executor, 
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import os
+import socket
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
 from mulosd.errors import ConfigError, unknown_name
+from pipelines import devices
 from pipelines.decode import ChunkReport, DecodeTask, TargetSpec, decode_chunk
 from pipelines.scoring import EvaluatorSpec, ScoreTask, StateReport, score_chunk
 
@@ -54,15 +57,28 @@ class Worker:
         self._evaluators: dict[EvaluatorSpec, Any] = {}
 
     def run(self, task: Task) -> Report:
-        """The report of one task."""
+        """The report of one task; it waits while a bench run is timing on this host."""
+        with devices.working():
+            return self._run(task)
+
+    def _run(self, task: Task) -> Report:
         if isinstance(task, DecodeTask):
             return decode_chunk(task, self.target(task.target))
         return score_chunk(task, self.evaluator(task.evaluator))
 
+    def describe(self) -> dict[str, Any]:
+        """Where it runs and with what."""
+        return {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "threads": os.environ.get("OMP_NUM_THREADS"),
+            "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        }
+
     def target(self, spec: TargetSpec) -> Any:
         """The loaded target."""
         if self._target is None or self._target[0] != spec:
-            self._target = None
+            self._target = None  # before the next one: two would not fit
             self._target = (spec, resolve(spec.loader)(spec.target_id, device=spec.device, dtype=spec.dtype))
         return self._target[1]
 
@@ -73,6 +89,16 @@ class Worker:
             evaluator.prepare()
             self._evaluators[spec] = evaluator
         return self._evaluators[spec]
+
+
+_task_worker: list[Worker] = []  # of a process that runs tasks: evaluators are prepared once per process
+
+
+def run_in_worker(task: Task) -> Report:
+    """Run a task with what this process keeps from earlier ones."""
+    if not _task_worker:
+        _task_worker.append(Worker())
+    return _task_worker[0].run(task)
 
 
 class InProcessExecutor:
@@ -106,15 +132,17 @@ def resolve(target: str) -> Any:
 
 
 @contextlib.contextmanager
-def open_executor(kind: str, *, device: str = "cpu", workers: int | None = None) -> Iterator[Executor]:
-    """The executor named `kind` ("inprocess" or "ray"), closed at the end."""
+def open_executor(
+    kind: str, *, device: str = "cpu", workers: int | None = None, num_gpus: Mapping[str, float] | None = None
+) -> Iterator[Executor]:
+    """The executor named `kind` ("inprocess" or "ray"), closed at the end. num_gpus: see `RayExecutor`."""
     if kind not in EXECUTORS:
         raise unknown_name("executor", kind, EXECUTORS)
     executor: Executor
     if kind == "ray":
         from pipelines.ray_executor import RayExecutor
 
-        executor = RayExecutor(device=device, workers=workers)
+        executor = RayExecutor(device=device, workers=workers, num_gpus=num_gpus)
     else:
         executor = InProcessExecutor()
     try:

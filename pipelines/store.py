@@ -5,12 +5,9 @@
     bench/<run>/        bench.json, rows.parquet
     outbox/             what waits for the tracking server
 
-One writer per cell at a time: the lock is a kernel lock on a file, so a dead process releases it.
+One writer per cell at a time (see `lease`).
 """
 
-import fcntl
-import logging
-import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping
@@ -21,9 +18,10 @@ from typing import Any
 from mulosd.errors import ConfigError, DataError, EnvironmentProblem
 from mulosd.stage.manifest import FileEntry, chunk_name, chunk_path, read_manifest, write_manifest
 from mulosd.stage.publish import publish_json, read_json
+from pipelines.lease import Lease, hold
 from pipelines.plan import Cell, Chunk
 
-log = logging.getLogger(__name__)
+LOCK = ".lock"
 
 _KEY = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
 
@@ -33,6 +31,7 @@ class Store:
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).absolute()
+        self._leases: dict[str, Lease] = {}
 
     @classmethod
     def open(cls, root: str | Path) -> "Store":
@@ -128,6 +127,7 @@ class Store:
 
     def record_chunk(self, cell_key: str, index: int, entry: FileEntry) -> None:
         """Add a published chunk to the manifest; entries whose file was deleted are dropped."""
+        self.check_lease(cell_key)
         entries = {**self.entries(cell_key), index: entry}
         write_manifest(self.cell_dir(cell_key), {chunk_name(i): e for i, e in entries.items()})
 
@@ -139,20 +139,19 @@ class Store:
         )
 
     @contextmanager
-    def lock_cell(self, cell_key: str) -> Iterator[None]:
-        """Hold the cell's lock; waits for another process that works on the cell."""
-        folder = self.cell_dir(cell_key)
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
+    def lock_cell(self, cell_key: str, *, wait: bool = True) -> Iterator[None]:
+        """Hold the cell's lock; waits for another run that works on the cell, or raises `lease.Locked`."""
+        with hold(self.cell_dir(cell_key) / LOCK, wait=wait) as lease:
+            self._leases[cell_key] = lease
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                log.info("cell %s is locked by another run; waiting for it", cell_key)
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
+                yield
+            finally:
+                del self._leases[cell_key]
+
+    def check_lease(self, cell_key: str) -> None:
+        """EnvironmentProblem when this run held the cell's lock and another one has taken it over."""
+        if lease := self._leases.get(cell_key):
+            lease.check()
 
 
 def is_complete(entry: FileEntry | None, chunk: Chunk) -> bool:

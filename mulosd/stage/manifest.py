@@ -44,15 +44,23 @@ def read_manifest(cell_dir: Path) -> dict[str, FileEntry]:
     path = cell_dir / MANIFEST
     if not path.exists():
         return {}
-    value = read_json(path)
-    if value.get("schema") != SCHEMA_VERSION:
-        raise DataError(
-            f"{path} has schema version {value.get('schema')!r}, this program reads {SCHEMA_VERSION}; "
-            "use the matching version or another --out folder."
-        )
+    value = _upgrade(read_json(path), path)
     if bad := [name for name in value["files"] if not _CHUNK.match(name)]:
         raise DataError(f"{path} names {bad[0]!r}, which is no chunk file; delete the manifest and run again.")
     return {name: FileEntry(**entry) for name, entry in value["files"].items()}
+
+
+def _upgrade(value: Any, path: Path) -> Any:
+    """The manifest in today's form. Version 0 had no `failed`: it staged no failed rows."""
+    version = value.get("schema")
+    if version == 0:
+        return {"schema": 1, "files": {name: {"failed": 0, **entry} for name, entry in value["files"].items()}}
+    if version != SCHEMA_VERSION:
+        raise DataError(
+            f"{path} has schema version {version!r}, this program reads 0 to {SCHEMA_VERSION}; "
+            "use the program that wrote it or another --out folder."
+        )
+    return value
 
 
 def write_manifest(cell_dir: Path, files: dict[str, FileEntry]) -> None:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,30 @@ def sha256_hex(data: bytes) -> str:
 
 def publish_bytes(path: Path, data: bytes) -> None:
     """Write `data` to `path` atomically; raises EnvironmentProblem where the file system refuses."""
+    with _written(path, data) as temp:
+        temp.replace(path)
+
+
+def publish_over(path: Path, data: bytes, base: str | None) -> bool:
+    """Publish `data` only where `path` still holds what the caller saw: the content with sha256 `base`, None for no
+    file. False, with nothing changed, where another writer was first.
+    """
+    with _written(path, data) as temp:
+        if base is None:
+            try:
+                os.link(temp, path)  # unlike a rename it fails where a file is
+            except FileExistsError:
+                return False
+        elif not path.exists() or sha256_hex(path.read_bytes()) != base:
+            return False
+        else:
+            temp.replace(path)
+    return True
+
+
+@contextlib.contextmanager
+def _written(path: Path, data: bytes) -> Iterator[Path]:
+    """A synced temp file beside `path` with `data`, to be moved or linked; it is gone afterwards."""
     temp = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,11 +61,14 @@ def publish_bytes(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        temp.replace(path)
+        yield temp
+        temp.unlink(missing_ok=True)
         _sync_folder(path.parent)
-    except OSError as error:
+    except BaseException as error:
         with contextlib.suppress(OSError):  # the first error is the one to report
             temp.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         raise EnvironmentProblem(
             f"{path} cannot be written ({error.strerror or error}); free some space or choose a writable --out folder."
         ) from error

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from mulosd.errors import DataError
 from mulosd.stage.manifest import SCHEMA_VERSION, chunk_path, read_manifest
+from mulosd.stage.migrate import upgrade, version_of
 
 _REPAIR = "delete the file and run the sweep again to decode it anew"
 
@@ -38,15 +39,27 @@ def rows_of(data: bytes, path: Path, *, columns: Sequence[str] | None = None) ->
     """Rows of a chunk whose content is `data`; `path` is for error texts."""
     try:
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
-        version = (file.schema_arrow.metadata or {}).get(b"mulosd.schema")
-        table = file.read(columns=None if columns is None else list(columns))
+        version = version_of(file.schema_arrow, path)
+        names = None if columns is None else list(columns)
+        if version == SCHEMA_VERSION:
+            table = file.read(columns=names)
+        else:
+            table = upgrade(file.read(), version)
+            table = table if names is None else table.select(names)
         rows: list[dict[str, Any]] = table.to_pylist()
+    except DataError:
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(f"{path} is a damaged Parquet file ({reason}); {_REPAIR}.") from error
-    if version != str(SCHEMA_VERSION).encode():
-        raise DataError(f"{path} has schema version {version!r}, this program reads {SCHEMA_VERSION}; {_REPAIR}.")
     return rows
+
+
+def proof_of(data: bytes) -> dict[str, str]:
+    """What a chunk says of itself: `mulosd.cell` and `mulosd.rows_sha256`, each "" where it does not."""
+    metadata = pq.ParquetFile(pa.BufferReader(data)).schema_arrow.metadata or {}
+    names = ("mulosd.cell", "mulosd.rows_sha256")
+    return {name: metadata.get(name.encode(), b"").decode("utf-8", "replace") for name in names}
 
 
 def read_table(path: Path) -> list[dict[str, Any]]:
@@ -59,9 +72,26 @@ def read_table(path: Path) -> list[dict[str, Any]]:
 
 
 def iter_cell(cell_dir: Path, *, columns: Sequence[str] | None = None) -> Iterator[list[dict[str, Any]]]:
-    """Rows of a cell, one list per chunk of its manifest, in chunk order."""
+    """Rows of a cell, one list per chunk of its manifest, in chunk order; DataError where a sample occurs twice."""
+    seen: set[str] = set()
+    wanted = None if columns is None else list(dict.fromkeys([*columns, "sample_id"]))
     for name in sorted(read_manifest(cell_dir)):
-        yield read_rows(cell_dir / "images" / name, columns=columns)
+        path = cell_dir / "images" / name
+        rows = read_rows(path, columns=wanted)
+        check_unique(rows, seen, path)
+        yield (
+            rows if columns is None or "sample_id" in columns else [{key: row[key] for key in columns} for row in rows]
+        )
+
+
+def check_unique(rows: Sequence[Mapping[str, Any]], seen: set[str], path: Path) -> None:
+    """Add the rows' sample ids to `seen`; DataError where one is there already: no number may count an image twice."""
+    for row in rows:
+        if row["sample_id"] in seen:
+            raise DataError(
+                f"{path} holds sample {row['sample_id']} a second time; `mulosd stage repair` moves the file away."
+            )
+        seen.add(row["sample_id"])
 
 
 def read_cell_chunk(cell_dir: Path, index: int, *, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:

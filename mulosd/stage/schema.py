@@ -5,6 +5,7 @@ A failed sample is a row with `error` set and image, tokens, status map and coun
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +81,16 @@ def pixel_digest(image: np.ndarray) -> str:
 
     digest = hashlib.sha256(repr(image.shape).encode())
     digest.update(np.ascontiguousarray(image).tobytes())
+    return digest.hexdigest()
+
+
+def rows_digest(rows: Sequence[Mapping[str, Any]]) -> str:
+    """sha256 over all values of rows as Arrow gives them back (int, str, bytes, list, None, nested dict)."""
+    import hashlib
+
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(repr([row[name] for name in COLUMNS]).encode())
     return digest.hexdigest()
 
 

@@ -10,8 +10,12 @@ from pathlib import Path
 from mulosd.errors import DataError
 from mulosd.stage.manifest import MANIFEST, FileEntry, read_manifest
 from mulosd.stage.publish import read_json, sha256_hex
-from mulosd.stage.read import image_array, read_bytes, rows_of
-from mulosd.stage.schema import pixel_digest
+from mulosd.stage.read import image_array, proof_of, read_bytes, rows_of
+from mulosd.stage.schema import pixel_digest, rows_digest
+
+
+class ForeignChunk(DataError):
+    """A chunk file lies in the folder of another cell."""
 
 
 @dataclass(frozen=True)
@@ -58,20 +62,41 @@ def verify_store(root: Path) -> list[Problem]:
 def check_entry(path: Path, entry: FileEntry) -> bytes:
     """The content of a chunk when size and digest match its entry; DataError otherwise."""
     data = read_bytes(path)
+    check_content(data, path, entry)
+    return data
+
+
+def check_content(data: bytes, path: Path, entry: FileEntry) -> None:
+    """DataError when the content of a chunk does not match its entry."""
     if len(data) != entry.bytes or sha256_hex(data) != entry.sha256:
         raise DataError(
             f"{path} does not match its manifest ({len(data)} bytes, {entry.bytes} expected, or another digest); "
             "delete the file and run the sweep again to decode it anew."
         )
-    return data
+
+
+def check_proof(data: bytes, path: Path, cell_key: str) -> None:
+    """DataError unless a chunk's content proves by itself that it is whole and belongs to the cell."""
+    rows = rows_of(data, path)
+    proof = proof_of(data)
+    if proof["mulosd.cell"] != cell_key:
+        raise ForeignChunk(
+            f"{path} is a chunk of cell {proof['mulosd.cell']!r}, not of {cell_key!r}; move it back or delete it."
+        )
+    if proof["mulosd.rows_sha256"] != rows_digest(rows):
+        raise DataError(f"{path} does not match its own digest; delete the file and run the sweep again.")
 
 
 def _chunk_problems(path: Path, entry: FileEntry, seen: dict[str, Path]) -> list[Problem]:
     try:
-        rows = rows_of(check_entry(path, entry), path)
+        data = check_entry(path, entry)
+        rows = rows_of(data, path)
     except DataError as error:
         return [Problem(path, str(error))]
     found = []
+    key = path.parent.parent.name
+    if proof_of(data)["mulosd.cell"] not in ("", key):
+        found.append(Problem(path, f"{path} is a chunk of cell {proof_of(data)['mulosd.cell']}."))
     if len(rows) != entry.rows:
         found.append(Problem(path, f"{path} holds {len(rows)} rows, its manifest says {entry.rows}."))
     if sum(row["error"] is not None for row in rows) != entry.failed:

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mulosd.stage.manifest import FileEntry
-from mulosd.stage.publish import publish_bytes, sha256_hex
-from mulosd.stage.schema import COLUMNS, StagedSample, arrow_schema, pixel_digest
+from mulosd.stage.publish import publish_bytes, publish_over, sha256_hex
+from mulosd.stage.schema import COLUMNS, StagedSample, arrow_schema, pixel_digest, rows_digest
 from mulosd.types import COUNTERS, Decoded
 
 # Reading one row costs its whole row group; images compress no further, so small groups lose nothing.
@@ -48,22 +48,30 @@ def sample_row(sample: StagedSample) -> dict[str, Any]:
     return row
 
 
-def write_chunk(path: Path, rows: Sequence[Mapping[str, Any]]) -> FileEntry:
+def write_chunk(path: Path, rows: Sequence[Mapping[str, Any]], *, cell_key: str = "") -> FileEntry:
     """Publish rows (of `sample_row` or read back) as the chunk `path` and return its manifest entry.
 
     Equal rows give equal bytes within one pyarrow version. Empty chunks and repeated sample ids are bugs.
     """
-    ids = [row["sample_id"] for row in rows]
-    if not ids or len(set(ids)) != len(ids):
-        raise ValueError(f"{path.name}: a chunk needs rows with unique sample ids, got {len(ids)} rows")
-    data = _parquet_bytes(pa.Table.from_pylist([dict(row) for row in rows], schema=arrow_schema()))
+    data = _chunk_bytes(path, rows, cell_key)
     publish_bytes(path, data)
     return entry_of(rows, data)
 
 
-def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Publish plain rows (numbers, strings, None) as a checksummed Parquet file; types are inferred."""
-    publish_bytes(path, _parquet_bytes(pa.Table.from_pylist([dict(row) for row in rows])))
+def publish_chunk(
+    path: Path, rows: Sequence[Mapping[str, Any]], *, cell_key: str, base: str | None
+) -> FileEntry | None:
+    """`write_chunk`, but only over the file content with sha256 `base` (None: no file); None where it has changed."""
+    data = _chunk_bytes(path, rows, cell_key)
+    return entry_of(rows, data) if publish_over(path, data, base) else None
+
+
+def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Publish plain rows (numbers, strings, None) as a checksummed Parquet file; types are inferred. Returns its
+    sha256."""
+    data = _parquet_bytes(pa.Table.from_pylist([dict(row) for row in rows]))
+    publish_bytes(path, data)
+    return sha256_hex(data)
 
 
 def entry_of(rows: Sequence[Mapping[str, Any]], data: bytes) -> FileEntry:
@@ -98,6 +106,16 @@ def _metadata_text(metadata: dict[str, Any]) -> str:
     import json
 
     return json.dumps(metadata, sort_keys=True, ensure_ascii=False, allow_nan=False)
+
+
+def _chunk_bytes(path: Path, rows: Sequence[Mapping[str, Any]], cell_key: str) -> bytes:
+    """The file content. It names its cell and a digest of its rows, so that a file proves itself without a manifest."""
+    ids = [row["sample_id"] for row in rows]
+    if not ids or len(set(ids)) != len(ids):
+        raise ValueError(f"{path.name}: a chunk needs rows with unique sample ids, got {len(ids)} rows")
+    table = pa.Table.from_pylist([dict(row) for row in rows], schema=arrow_schema())
+    proof = {"mulosd.cell": cell_key, "mulosd.rows_sha256": rows_digest(table.to_pylist())}
+    return _parquet_bytes(table.replace_schema_metadata({**table.schema.metadata, **proof}))
 
 
 def _parquet_bytes(table: pa.Table) -> bytes:

@@ -82,7 +82,7 @@ def test_user_errors_read_the_same(tmp_path: Path) -> None:
     (cell / "manifest.json").unlink()
     (cell / "images" / "chunk-00000.parquet").unlink()
     (other / "images" / "chunk-00000.parquet").rename(cell / "images" / "chunk-00000.parquet")
-    with pytest.raises(DataError, match="other samples or seeds"):
+    with pytest.raises(DataError, match="is a chunk of cell"):
         run_sweep(toy_sweep(methods=[{"method": "ar"}]), out=tmp_path, executor="ray", workers=1)
 
 
