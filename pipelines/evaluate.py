@@ -4,10 +4,13 @@
 
 metrics.json keeps one result per basis (the exact chunks and rows it rests on), because sweeps with different
 limits share cells. Results whose chunks were replaced are dropped with them.
+
+An evaluator with a `source` scores nothing itself: it finalises the states of the evaluator of that name (built with
+the same context), so that features are computed once per chunk for all metrics that rest on them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +28,19 @@ METRICS = "metrics.json"
 
 @dataclass(frozen=True)
 class ScoreJob:
-    """One evaluator on one cell: its folder, the basis wanted, and the evaluator that finalises."""
+    """One evaluator on one cell: its folder, the basis wanted, and the evaluator that finalises.
+
+    states: the folder of the chunk states, another one than `folder` where the evaluator has a source. serves: the jobs
+    that rest on this one's states.
+    """
 
     cell: Cell
     spec: EvaluatorSpec
     evaluator: Any
     folder: Path
+    states: Path
     basis: tuple[tuple[int, str, int], ...]  # (chunk, sha256 of its file, rows used) in chunk order
+    serves: tuple["ScoreJob", ...] = ()
 
     @property
     def digest(self) -> str:
@@ -42,15 +51,36 @@ class ScoreJob:
 def score_jobs(
     store: Store, cells: Sequence[Cell], specs_of: Callable[[Cell], Sequence[EvaluatorSpec]]
 ) -> list[ScoreJob]:
-    """The jobs of all evaluators on all cells, done or not."""
+    """The jobs of all evaluators on all cells, done or not, and of the sources that they share."""
     built: dict[EvaluatorSpec, Any] = {}
-    jobs = []
+
+    def build(spec: EvaluatorSpec) -> Any:
+        if spec not in built:
+            built[spec] = resolve(spec.builder)(spec.name, **dict(spec.context))
+        return built[spec]
+
+    def source_of(spec: EvaluatorSpec) -> EvaluatorSpec:
+        source = getattr(build(spec), "source", None)
+        return spec if source is None else replace(spec, name=source)
+
+    jobs: list[ScoreJob] = []
     for cell in cells:
+        own: list[ScoreJob] = []
+        served: dict[EvaluatorSpec, list[ScoreJob]] = {}
         for spec in specs_of(cell):
-            if spec not in built:
-                built[spec] = resolve(spec.builder)(spec.name, **dict(spec.context))
-            folder = score_folder(store, cell.key, built[spec])
-            jobs.append(ScoreJob(cell, spec, built[spec], folder, basis_of(store, cell)))
+            source = source_of(spec)
+            folder, states = (score_folder(store, cell.key, build(one)) for one in (spec, source))
+            job = ScoreJob(cell, spec, build(spec), folder, states, basis_of(store, cell))
+            if source == spec:
+                own.append(job)
+            else:
+                served.setdefault(source, []).append(job)
+        for source, rest in served.items():
+            first = rest[0]
+            shared = replace(first, spec=source, evaluator=build(source), folder=first.states, serves=tuple(rest))
+            own = [job for job in own if job.spec != source]
+            jobs += [shared, *rest]
+        jobs += own
     return jobs
 
 
@@ -70,28 +100,28 @@ def basis_of(store: Store, cell: Cell) -> tuple[tuple[int, str, int], ...]:
 
 
 def is_scored(job: ScoreJob) -> bool:
-    """Whether metrics.json holds the result on this basis."""
-    return (job.folder / METRICS).exists() and job.digest in read_json(job.folder / METRICS)["results"]
+    """Whether metrics.json holds the result on this basis, and the states are there while a job still rests on them."""
+    if not (job.folder / METRICS).exists() or job.digest not in read_json(job.folder / METRICS)["results"]:
+        return False
+    return all(is_scored(served) for served in job.serves) or not _stale(job)
 
 
 def score_tasks(store: Store, job: ScoreJob) -> Iterator[ScoreTask]:
-    """The chunks of a job that have no current state."""
-    current = _states(job.folder)
+    """The chunks of a job that have no current state; none where another job makes them."""
+    if job.states != job.folder:
+        return
     entries = store.entries(job.cell.key)
-    for part in job.basis:
-        index, _, rows = part
-        name = f"chunk-{index:05d}.state"
-        if name not in current or current[name].basis != part or not (job.folder / name).exists():
-            yield ScoreTask(
-                job.cell.key,
-                job.cell.label,
-                job.spec,
-                index,
-                str(store.chunk_path(job.cell.key, index)),
-                entries[index],
-                rows,
-                str(job.folder / name),
-            )
+    for index, _, rows in _stale(job):
+        yield ScoreTask(
+            job.cell.key,
+            job.cell.label,
+            job.spec,
+            index,
+            str(store.chunk_path(job.cell.key, index)),
+            entries[index],
+            rows,
+            str(job.folder / _state_name(index)),
+        )
 
 
 def record_state(report: StateReport, folder: Path) -> None:
@@ -109,14 +139,14 @@ def finish_job(job: ScoreJob, *, current_chunks: frozenset[str]) -> list[Metric]
 
     current_chunks: digests of the cell's chunk files; results that rest on others are dropped.
     """
-    states = _states(job.folder)
+    states = _states(job.states)
     merged: Any = None
     for position, part in enumerate(job.basis):
-        report = states[f"chunk-{part[0]:05d}.state"]
+        report = states[_state_name(part[0])]
         if report.basis != part:
-            raise DataError(f"{job.folder / report.name} belongs to another chunk content; run the sweep again.")
+            raise DataError(f"{job.states / report.name} belongs to another chunk content; run the sweep again.")
         modules = (type(job.evaluator).__module__,)
-        state = load_state(job.folder / report.name, report.sha256, extra_modules=modules)
+        state = load_state(job.states / report.name, report.sha256, extra_modules=modules)
         merged = state if position == 0 else job.evaluator.merge(merged, state)
     metrics: list[Metric] = job.evaluator.finalize(merged)
     path = job.folder / METRICS
@@ -127,6 +157,8 @@ def finish_job(job: ScoreJob, *, current_chunks: frozenset[str]) -> list[Metric]
         "metrics": [metric.to_json() for metric in metrics],
     }
     header = {"evaluator": job.evaluator.name, "version": job.evaluator.version, "protocol": job.evaluator.protocol()}
+    if not (job.folder / MANIFEST).exists():
+        publish_json(job.folder / MANIFEST, {"files": {}})  # its states lie with the source
     publish_json(path, {**header, "results": results})
     return metrics
 
@@ -137,6 +169,21 @@ def read_metrics(folder: Path, digest: str) -> dict[str, dict[str, Any]]:
     if digest not in results:
         raise DataError(f"{folder} no longer holds this sweep's score (its images were replaced); run the sweep again.")
     return {metric["name"]: metric for metric in results[digest]["metrics"]}
+
+
+def _stale(job: ScoreJob) -> list[tuple[int, str, int]]:
+    """Parts of the basis without a current state."""
+    current = _states(job.states)
+    names = {part: _state_name(part[0]) for part in job.basis}
+    return [
+        part
+        for part, name in names.items()
+        if name not in current or current[name].basis != part or not (job.states / name).exists()
+    ]
+
+
+def _state_name(index: int) -> str:
+    return f"chunk-{index:05d}.state"
 
 
 def _states(folder: Path) -> dict[str, StateReport]:

@@ -1,13 +1,13 @@
 """Evaluators as a sweep uses them: the registry's, with the references that only the pipeline can give.
 
-Fréchet distances compare with the ground-truth renders of the same scenes, at the target's image size. Prompts without
-a scene have no reference here, and then the metric is null with that reason.
+Fréchet distance, KID, precision and recall compare with the ground-truth renders of the same scenes, at the target's
+image size. Prompts without a scene have no reference here, and then these metrics are null with that reason.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,6 +16,14 @@ from pipelines.scoring import EvaluatorSpec
 
 # Raised whenever SceneReference draws the same scene differently.
 REFERENCE_VERSION = "1"
+
+# Evaluators that compare with reference images -> their metrics and which values are better.
+REFERENCED: dict[str, tuple[tuple[str, Literal["higher", "lower"]], ...]] = {
+    "features": (),
+    "frechet": (("fd_effnet", "lower"),),
+    "kid": (("kid_effnet", "lower"), ("kid_effnet_full", "lower")),
+    "precision_recall": (("precision_effnet", "higher"), ("recall_effnet", "higher")),
+}
 
 
 @dataclass(frozen=True)
@@ -38,13 +46,13 @@ class SceneReference:
 
 
 class WithoutReference:
-    """Stands for an evaluator that has nothing to compare with: one null metric with the reason."""
+    """Stands for an evaluator that has nothing to compare with: null metrics with the reason."""
 
     version = "1"
 
-    def __init__(self, name: str, metric: str, reason: str) -> None:
+    def __init__(self, name: str, reason: str) -> None:
         self.name = name
-        self._metric, self._reason = metric, reason
+        self._reason = reason
 
     def protocol(self) -> dict[str, Any]:
         """Why there is no value."""
@@ -62,14 +70,17 @@ class WithoutReference:
         return a + b
 
     def finalize(self, state: int) -> list[Metric]:
-        """The null metric."""
-        return [Metric(self._metric, None, "lower", "", 0, 0, self.version, reason=self._reason)]
+        """The null metrics."""
+        return [
+            Metric(metric, None, direction, "", 0, 0, self.version, reason=self._reason)
+            for metric, direction in REFERENCED[self.name]
+        ]
 
 
 def scorer_spec(name: str, *, registry: str, image_px: int, has_scenes: bool) -> EvaluatorSpec:
     """How a worker builds the evaluator `name` for a target of this image size."""
     context: tuple[tuple[str, Any], ...] = (("registry", registry),)
-    if name == "frechet":
+    if name in REFERENCED:
         context += (("image_px", image_px), ("has_scenes", has_scenes))
     return EvaluatorSpec("pipelines.scorers:build_scorer", name, context)
 
@@ -77,10 +88,10 @@ def scorer_spec(name: str, *, registry: str, image_px: int, has_scenes: bool) ->
 def build_scorer(name: str, *, registry: str, image_px: int = 0, has_scenes: bool = False) -> Any:
     """The evaluator; has_scenes: every prompt of the sweep carries its scene."""
     build = import_module(registry).build_evaluator
-    if name != "frechet":
+    if name not in REFERENCED:
         return build(name)
     if not has_scenes:
         reason = "these prompts have no reference images here; only scenes are rendered"
-        return WithoutReference(name, "fd_effnet", reason)
+        return WithoutReference(name, reason)
     reference = SceneReference(image_px)
     return build(name, reference=reference, reference_identity=reference.identity())

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from evaluators.features import EffNetLite0Network
 from mulosd.prompts import load_prompts
 from mulosd.scenes.render import render
 from mulosd.scenes.world import scene_from_json
+from mulosd.stage.verify import verify_store
 from mulosd.types import Decoded
 from pipelines.driver import run_sweep
 from pipelines.results import collect
@@ -43,21 +45,59 @@ def perfect(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("perfect")
 def test_perfect_pictures_have_perfect_scores(tmp_path: Path) -> None:
     report = run_sweep(sweep_of("geneval", "detail", "frechet", "speed"), out=tmp_path)
-    assert report.scores_done == 4
+    assert report.scores_done == 5  # the features of the distance are a stage of their own
     (row,) = collect(tmp_path)
     assert row.metrics["geneval/overall"]["value"] == 1.0
     assert row.metrics["geneval/overall"]["n"] == 6
     assert row.metrics["fd_effnet"]["value"] == pytest.approx(0.0, abs=1e-3)
     assert row.metrics["fd_effnet"]["protocol"]["reference"]["image_px"] == SIDE
     assert row.metrics["speed/forwards_per_image"]["value"] == 16
-    assert run_sweep(sweep_of("geneval", "detail", "frechet", "speed"), out=tmp_path).scores_cached == 4
+    assert run_sweep(sweep_of("geneval", "detail", "frechet", "speed"), out=tmp_path).scores_cached == 5
+
+
+@pytest.mark.usefixtures("perfect")
+def test_features_are_computed_once_for_all_that_rest_on_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    real = EffNetLite0Network.features
+
+    def counted(self: EffNetLite0Network, images: Any) -> Any:
+        seen.append(len(images))
+        return real(self, images)
+
+    monkeypatch.setattr(EffNetLite0Network, "features", counted)
+    report = run_sweep(sweep_of("frechet", "kid", "precision_recall"), out=tmp_path)
+    assert seen == [4, 4, 2, 2]  # two chunks: decoded, then references
+    assert (report.scores_done, report.scores_cached) == (4, 0)
+    metrics = collect(tmp_path)[0].metrics
+    assert (metrics["precision_effnet"]["value"], metrics["recall_effnet"]["value"]) == (1.0, 1.0)
+    assert metrics["kid_effnet_full"]["value"] == pytest.approx(0.0, abs=1e-9)
+    assert metrics["kid_effnet"]["value"] is None
+    assert "needs 100 images" in metrics["kid_effnet"]["reason"]
+    assert metrics["fd_effnet"]["n"] == 6
+    assert list(verify_store(tmp_path)) == []
+    # Another metric on the same features costs no network; states that nothing rests on any more are not missed.
+    (cell,) = (tmp_path / "cells").iterdir()
+    for path in cell.glob("scores/kid-*/metrics.json"):
+        path.unlink()
+    assert run_sweep(sweep_of("frechet", "kid", "precision_recall"), out=tmp_path).scores_done == 1
+    for path in cell.glob("scores/features-*/*.state"):
+        path.unlink()
+    assert run_sweep(sweep_of("frechet", "kid", "precision_recall"), out=tmp_path).scores_done == 0
+    assert sum(seen) == 12
+    for path in cell.glob("scores/kid-*/metrics.json"):
+        path.unlink()
+    assert run_sweep(sweep_of("frechet", "kid", "precision_recall"), out=tmp_path).scores_done == 2
+    assert sum(seen) > 12
+    assert collect(tmp_path)[0].metrics["kid_effnet_full"] == metrics["kid_effnet_full"]
 
 
 def test_prompts_without_scenes_have_no_distance(tmp_path: Path) -> None:
-    run_sweep(sweep_of("frechet"), out=tmp_path)
-    metric = collect(tmp_path)[0].metrics["fd_effnet"]
-    assert metric["value"] is None
-    assert "no reference images" in metric["reason"]
+    run_sweep(sweep_of("frechet", "kid", "precision_recall"), out=tmp_path)
+    metrics = collect(tmp_path)[0].metrics
+    names = {"fd_effnet", "kid_effnet", "kid_effnet_full", "precision_effnet", "recall_effnet"}
+    assert set(metrics) == names
+    assert {metric["value"] for metric in metrics.values()} == {None}
+    assert all("no reference images" in metric["reason"] for metric in metrics.values())
 
 
 def test_the_reference_is_part_of_the_protocol() -> None:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluators.frechet import FixedReference, FrechetEvaluator, FrechetState, frechet_distance
+from evaluators.feature_sets import FeatureState, FixedReference
+from evaluators.frechet import FrechetEvaluator, frechet_distance
 from evaluators.types import Metric
 from mulosd.errors import DataError
 from tests.unit.evaluators.helpers import png, png_of, row
@@ -202,17 +203,17 @@ JUDGE = evaluator(renders, reference_identity={"source": "renders"})
 WHOLE = JUDGE.score([*ROWS, row("p50", None, error="x"), row("p51", None, error="x")])
 
 
-def _same(a: FrechetState, b: FrechetState) -> bool:
+def _same(a: FeatureState, b: FeatureState) -> bool:
     halves = ((a.decoded, b.decoded), (a.reference, b.reference))
     equal = all(x.keys() == y.keys() and all(np.array_equal(x[k], y[k]) for k in x) for x, y in halves)
     return equal and a.missing == b.missing
 
 
-def _part(owners: dict[str, int], part: int) -> FrechetState:
+def _part(owners: dict[str, int], part: int) -> FeatureState:
     decoded, reference = (
         {k: v for k, v in side.items() if owners[k] == part} for side in (WHOLE.decoded, WHOLE.reference)
     )
-    return FrechetState(decoded, reference, frozenset(k for k in WHOLE.missing if owners[k] == part))
+    return FeatureState(decoded, reference, frozenset(k for k in WHOLE.missing if owners[k] == part))
 
 
 @settings(deadline=None, max_examples=50)
@@ -223,7 +224,7 @@ def test_merge_is_associative_and_commutative(owners: list[int]) -> None:
     left = JUDGE.merge(JUDGE.merge(a, b), c)
     assert _same(left, JUDGE.merge(a, JUDGE.merge(c, b)))
     assert _same(left, WHOLE)
-    assert _same(JUDGE.merge(left, FrechetState()), WHOLE)
+    assert _same(JUDGE.merge(left, FeatureState()), WHOLE)
     assert _same(JUDGE.merge(left, a), WHOLE)
 
 

@@ -14,10 +14,15 @@ DETECTOR = LookupDetector({})
 
 
 def test_every_name_builds_an_evaluator_with_that_name() -> None:
+    reference = {"reference": lambda rows: [], "reference_identity": {"source": "none"}}
     context = {
         "geneval": {"detector": DETECTOR},
         "detail": {"detector": DETECTOR},
-        "frechet": {"reference": lambda rows: [], "reference_identity": {"source": "none"}},
+        "dpg": {},
+        "features": reference,
+        "frechet": reference,
+        "kid": reference,
+        "precision_recall": reference,
         "speed": {},
     }
     assert context.keys() == EVALUATORS.keys()
@@ -26,7 +31,9 @@ def test_every_name_builds_an_evaluator_with_that_name() -> None:
         assert built.name == name
         built.prepare()
         state = built.score([])
-        assert {metric.value for metric in built.finalize(built.merge(state, state))} == {None}
+        metrics = built.finalize(built.merge(state, state))
+        assert {metric.value for metric in metrics} == (set() if name == "features" else {None})
+        assert all(metric.reason for metric in metrics)
 
 
 def test_geneval_takes_the_detectors_colors() -> None:
@@ -42,6 +49,9 @@ def test_geneval_takes_the_detectors_colors() -> None:
         ("geneva", {}, "Did you mean 'geneval'"),
         ("detail", {"detectr": DETECTOR}, "Did you mean 'detector'"),
         ("frechet", {}, "'reference' is required"),
+        ("kid", {"reference": len, "reference_identity": {"a": 1}, "subset_size": 1}, "subset_size = 1 is too small"),
+        ("precision_recall", {"reference": len, "reference_identity": {"a": 1}, "boundary": "close"}, "'closed'"),
+        ("precision_recall", {"reference": len, "reference_identity": {"a": 1}, "neighbours": 0}, "at least 1"),
         ("speed", {"detector": DETECTOR}, "unknown setting 'detector'"),
     ],
 )
