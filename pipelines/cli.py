@@ -13,9 +13,11 @@ from typing import Any
 import click
 
 from mulosd.errors import UserError
+from pipelines import cli_compare
+from pipelines.cli_jobs import register
+from pipelines.cli_stage import stage
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-FORMATS = ("md", "csv", "tex")
 
 
 @click.group(context_settings=SETTINGS)
@@ -99,11 +101,14 @@ def animate(out: Path, **options: Any) -> None:
 @cli.command()
 @sweep_options
 @click.option("--limit", type=click.IntRange(1), help="Only the first N prompts.")
-def plan(sweep: str, overrides: tuple[str, ...], limit: int | None) -> None:
-    """Print cells, chunks and sizes of SWEEP (a YAML file or a shipped name); decodes nothing."""
+@cli_compare.power_options
+def plan(sweep: str, overrides: tuple[str, ...], limit: int | None, power: bool, **assumed: Any) -> None:
+    """Print cells, chunks, sizes and cost of SWEEP (a YAML file or a shipped name); decodes nothing."""
     from pipelines.plan import build_plan, describe
 
-    click.echo(describe(build_plan(_load(sweep, overrides), limit=limit)))
+    planned = build_plan(_load(sweep, overrides), limit=limit)
+    lines = cli_compare.power_lines(planned, **assumed) if power else ()
+    click.echo("\n".join([describe(planned), *lines]))
 
 
 @cli.command()
@@ -111,6 +116,7 @@ def plan(sweep: str, overrides: tuple[str, ...], limit: int | None) -> None:
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Store; many sweeps may share one.")
 @click.option("--executor", type=click.Choice(["inprocess", "ray"]), default="inprocess", show_default=True)
 @click.option("--workers", type=click.IntRange(1), help="Ray actors (default: one per device).")
+@click.option("--num-gpus", multiple=True, metavar="[TARGET=]N", help="GPUs per Ray actor; parts of one are allowed.")
 @click.option("--limit", type=click.IntRange(1), help="Only the first N prompts.")
 @click.option("--dry-run", is_flag=True, help="Say what is cached and what is left; write nothing.")
 @click.option("--tracking-uri", envvar="MULOSD_TRACKING_URI", help="MLflow store (default: OUT/mlflow.db).")
@@ -124,12 +130,17 @@ def run(
     no_track: bool,
     quiet: bool,
     dry_run: bool,
+    num_gpus: tuple[str, ...],
     **options: Any,
 ) -> None:
     """Decode and score SWEEP into a store; the same command continues, extends or does nothing."""
     from pipelines.driver import run_sweep
+    from pipelines.executor import parse_num_gpus
+    from pipelines.job_env import check_job_paths
     from pipelines.progress import progress_bar
 
+    check_job_paths(out, tracking_uri)
+    options["num_gpus"] = parse_num_gpus(num_gpus)
     loaded = _load(sweep, overrides)
     with progress_bar(disable=quiet) as progress:
         report = run_sweep(loaded, out=out, dry_run=dry_run, progress=progress, **options)
@@ -144,19 +155,6 @@ def run(
     click.echo(f"table: {written.table_file}\ncontact sheet: {written.sheet}")
     if not no_track and not track(store, report.sweep_key, tracking_uri=tracking_uri):
         click.echo("mulosd: MLflow could not be reached; the sweep itself is complete.", err=True)
-
-
-@cli.command()
-@click.argument("store", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--format", "form", type=click.Choice(FORMATS), default="md", show_default=True)
-@click.option("--sweep-key", help="Which sweep of the store (default: the last one).")
-def table(store: Path, form: str, sweep_key: str | None) -> None:
-    """Print the table of a sweep in the store DIR."""
-    from dashboards.render import render
-    from pipelines.report import sweep_table
-    from pipelines.store import Store
-
-    click.echo(render(sweep_table(Store.existing(store), sweep_key), form), nl=False)
 
 
 @cli.command()
@@ -195,26 +193,7 @@ def bench(sweep: str, overrides: tuple[str, ...], out: Path, quiet: bool, **opti
         click.echo(line)
 
 
-@cli.group()
-def stage() -> None:
-    """Check or export staged images."""
-
-
-@stage.command()
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-def verify(folder: Path) -> None:
-    """Check every chunk of a store, or of one cell, against its manifest."""
-    from mulosd.errors import DataError
-    from mulosd.stage.verify import verify_store
-
-    problems = verify_store(folder)
-    for problem in problems:
-        click.echo(problem)
-    if problems:
-        raise DataError(
-            f"{folder}: {len(problems)} problem(s); run the sweep again to repair what can be decoded again."
-        )
-    click.echo(f"{folder}: every chunk matches its manifest")
+cli.add_command(stage)
 
 
 @cli.command()
@@ -231,16 +210,6 @@ def track(store: Path, tracking_uri: str | None) -> None:
         if not track_one(opened, key, tracking_uri=tracking_uri):
             raise EnvironmentProblem(f"sweep {key} could not be logged to MLflow; check --tracking-uri and try again.")
         click.echo(f"{key}: logged")
-
-
-@cli.command()
-@click.argument("store", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--port", type=click.IntRange(1, 65535), default=5000, show_default=True)
-def ui(store: Path, port: int) -> None:
-    """Open the MLflow UI of the store DIR on 127.0.0.1 (stop with Ctrl-C)."""
-    from pipelines.track import serve
-
-    serve(store, port=port)
 
 
 @cli.group()
@@ -332,6 +301,11 @@ def _load(sweep: str, overrides: Sequence[str]) -> Any:
 
     return load_sweep(find_sweep(sweep), list(overrides))
 
+
+register(cli)
+
+cli.add_command(cli_compare.compare)
+cli.add_command(cli_compare.table)
 
 if __name__ == "__main__":
     main()

@@ -11,6 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from pipelines.job_env import git_of_job, submission_id
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("mulosd", "torch", "numpy", "scipy", "pyarrow", "ray", "mlflow", "torchmetrics", "pillow")
 
@@ -21,7 +23,12 @@ def versions() -> dict[str, str | None]:
 
 
 def git_state(root: Path = ROOT) -> dict[str, str | None]:
-    """commit, and diff_sha256 of the tracked changes against it ("" when clean); None outside a repository."""
+    """commit, and diff_sha256 of the tracked changes against it ("" when clean); None outside a repository.
+
+    In a Ray job the working directory is a copy without a repository: there it is the state that was submitted.
+    """
+    if submission_id() is not None:
+        return git_of_job()
     commit = _git(root, "rev-parse", "HEAD")
     diff = _git(root, "diff", "HEAD") if commit else None
     digest = None if diff is None else hashlib.sha256(diff).hexdigest()[:16] if diff else ""
@@ -49,7 +56,7 @@ def processor_name() -> str | None:
 
 def provenance() -> dict[str, Any]:
     """Everything above in one JSON-serialisable mapping."""
-    return {"versions": versions(), "git": git_state(), "machine": machine()}
+    return {"versions": versions(), "git": git_state(), "machine": machine(), "job": submission_id()}
 
 
 def _version(name: str) -> str | None:

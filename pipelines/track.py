@@ -1,38 +1,37 @@
 """A finished sweep in MLflow: one parent run per sweep, one child run per cell. The driver is the only writer.
 
-In: rows from the store, which stays the source of truth. Doing it again adds nothing: runs are looked up by the tags
-`mulosd.sweep_key` and `mulosd.cell_key`, and their metrics are logged again only when the numbers changed. The
-tracking URI and the artifact folder are always explicit and absolute. A tracking server that is down is noted in
-`outbox/`, and the next `mulosd run` or `mulosd track` catches up.
+In: rows from the store, which stays the source of truth. They go into the outbox first and from there to the tracking
+store; a tracking server that is down leaves them waiting, and the next `mulosd run` or `mulosd sync` logs them. Doing
+it again adds nothing. The tracking URI and the artifact folder are always explicit and absolute.
 """
 
-import hashlib
 import json
 import logging
-import os
 import re
-import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dashboards.rows import CellRow
-from mulosd.errors import DataError
+from mulosd.errors import ConfigError, EnvironmentProblem
 from mulosd.methods import build_method
-from mulosd.stage.publish import publish_json, read_json
+from mulosd.stage.publish import sha256_hex
 from pipelines.compare import forwards_of
-
-if TYPE_CHECKING:
-    from mlflow.tracking import MlflowClient
+from pipelines.mlflow_writer import TAG_LIMIT, Writer
+from pipelines.outbox import SWEEP, Entry, Outbox, locked
+from pipelines.store import Store
+from pipelines.track_pictures import grid_samples, write_pictures
+from pipelines.tracking_uri import backend_of, check_uri, default_uri, problem_of, public_uri, sqlite_path
 
 log = logging.getLogger(__name__)
 
-EXPERIMENT = "mulosd"
-TAG_LIMIT = 5000  # characters that every supported server stores
-TRACKED = "tracked.json"  # in the folder of the sweep: what was logged last
+BATCH = 200  # entries between two notes of what was logged
 NOT_A_KNOB = "n/a"  # parallel coordinates need each parameter on each run
+# MLflow's codes for a request that stays wrong however often it is sent: these are bugs and keep their traceback.
+REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE", "PERMISSION_DENIED")
 _ILLEGAL = re.compile(r"[^\w\-. :/]", re.ASCII)
 
 
@@ -42,6 +41,7 @@ class SweepMeta:
 
     facts: copied into the tags of the parent and of every child (filters match runs one by one).
     texts: artifact name -> content (the table). files: artifacts to copy (contact sheet). note: Markdown on top.
+    dataset: name, digest, source and num_prompts of the prompts, or {}.
     """
 
     sweep_key: str
@@ -50,6 +50,7 @@ class SweepMeta:
     texts: Mapping[str, str] = field(default_factory=dict)
     files: tuple[Path, ...] = ()
     note: str = ""
+    dataset: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -62,54 +63,69 @@ class Tracked:
     unchanged: int
 
 
-def default_uri(store_dir: Path) -> str:
-    """The SQLite file of a store, absolute."""
-    return f"sqlite:///{store_dir.resolve() / 'mlflow.db'}"
+@dataclass(frozen=True)
+class Unreachable:
+    """Why a tracking store could not be written; nothing is lost."""
+
+    problem: str
 
 
 def track_sweep(
     rows: Sequence[CellRow], meta: SweepMeta, *, store_dir: Path, tracking_uri: str | None = None
 ) -> Tracked | None:
-    """Log rows and tables; None when the tracking store could not be reached (noted in the outbox, and logged)."""
-    uri = tracking_uri or default_uri(store_dir)
-    waiting = store_dir / "outbox" / f"{meta.sweep_key}.json"
-    done = store_dir / "sweeps" / meta.sweep_key / TRACKED
-    state = _digest([[(row.cell_key, metric_values(row)) for row in rows], dict(meta.texts), uri])
-    if (known := _known(done, state, store_dir, uri)) is not None:
-        return known
-
-    from mlflow.exceptions import MlflowException
-
-    try:
-        tracked = _track(rows, meta, store_dir, uri)
-    except (MlflowException, OSError) as error:
-        publish_json(waiting, {"sweep_key": meta.sweep_key, "tracking_uri": uri, "problem": str(error)})
-        log.warning("%s: not logged to MLflow (%s); `mulosd track %s` tries again.", meta.name, error, store_dir)
+    """Log rows and tables; None when the tracking store could not be reached (what waits is in the outbox)."""
+    uri = check_uri(tracking_uri or default_uri(store_dir))
+    outbox = Outbox(store_dir / "outbox")
+    with outbox.lock():
+        outbox.add(meta.sweep_key, contents_of(rows, meta, Store(store_dir)), uri=public_uri(uri))
+        result = _replay(outbox, meta.sweep_key, uri, store_dir)
+    if isinstance(result, Unreachable):
+        log.warning(
+            "%s: not logged to MLflow (%s); `mulosd sync %s` logs it later.", meta.name, result.problem, store_dir
+        )
         return None
-    waiting.unlink(missing_ok=True)
-    publish_json(done, {"state": state, **asdict(tracked)})
-    return tracked
+    return result
 
 
-def serve(store_dir: Path, *, port: int) -> None:
-    """Replace this process by the MLflow server of a store, on 127.0.0.1 only; DataError where nothing is logged."""
-    database = store_dir.resolve() / "mlflow.db"
-    if not database.is_file():
-        raise DataError(f"{database} does not exist; run `mulosd run` or `mulosd track {store_dir}` first.")
-    options = {
-        "--backend-store-uri": default_uri(store_dir),
-        "--default-artifact-root": (store_dir.resolve() / "mlartifacts").as_uri(),
-        "--host": "127.0.0.1",
-        "--port": str(port),
-        "--workers": "1",
+def sync(store_dir: Path, *, tracking_uri: str | None = None, every: bool = False) -> Iterator[tuple[str, Tracked]]:
+    """Replay what waits in the outbox of a store: (sweep key, what was logged) for each sweep.
+
+    tracking_uri: where to; by default where each sweep was meant to go. every: also what is noted as logged, for a
+    tracking store that lost it. EnvironmentProblem when the tracking store does not answer; the rest keeps waiting.
+    """
+    outbox = Outbox(store_dir / "outbox")
+    with outbox.lock():
+        for sweep_key in outbox.sweep_keys():
+            uri = check_uri(tracking_uri or _wanted_uri(outbox, sweep_key))
+            result = _replay(outbox, sweep_key, uri, store_dir, every=every)
+            if isinstance(result, Unreachable):
+                raise EnvironmentProblem(
+                    f"sweep {sweep_key} could not be logged to {public_uri(uri)} ({result.problem}); "
+                    "nothing is lost, run the same command when the tracking store answers."
+                )
+            yield sweep_key, result
+
+
+def contents_of(rows: Sequence[CellRow], meta: SweepMeta, store: Store) -> dict[str, dict[str, Any]]:
+    """Cell key -> what its run is told; the entry of the sweep comes last, since it links to its cells."""
+    knob_names = sorted({name for row in rows for name in _resolved(row)})
+    shown = grid_samples(_sample_ids(rows), len(rows))
+    contents = {row.cell_key: _cell_content(row, meta, knob_names, shown, store) for row in rows}
+    contents[SWEEP] = {
+        "name": meta.name,
+        "tags": {**meta.facts, "mulosd.directions": _directions(rows)},
+        "texts": dict(meta.texts),
+        "files": {str(path.absolute()): sha256_hex(path.read_bytes()) for path in meta.files},
+        "note": meta.note,
+        "cells": [{"cell_key": row.cell_key, "name": _run_name(row)} for row in rows],
+        "dataset": dict(meta.dataset),
     }
-    command = [sys.executable, "-m", "mlflow", "server", *(part for pair in options.items() for part in pair)]
-    os.execv(sys.executable, command)
+    return contents
 
 
 def metric_values(row: CellRow) -> dict[str, float]:
     """MLflow-legal name -> value of all numbers of a row; metrics without a value are left out."""
-    return {_ILLEGAL.sub("_", name): float(value) for name, value in _metrics(row) if value is not None}
+    return {_legal(name): float(value) for name, value in _metrics(row) if value is not None}
 
 
 def params_of(row: CellRow, names: Sequence[str]) -> dict[str, str]:
@@ -119,105 +135,90 @@ def params_of(row: CellRow, names: Sequence[str]) -> dict[str, str]:
     return {"target": row.target, "method": row.method, **values}
 
 
-def _known(path: Path, state: str, store_dir: Path, uri: str) -> Tracked | None:
-    """What was logged last time when it is this very state: spares the seconds that MLflow takes to load."""
-    if not path.exists() or (uri == default_uri(store_dir) and not (store_dir / "mlflow.db").exists()):
-        return None
-    record = read_json(path)
-    if record["state"] != state:
-        return None
-    return Tracked(uri, record["parent_run_id"], 0, record["written"] + record["unchanged"])
+def _replay(outbox: Outbox, sweep_key: str, uri: str, store_dir: Path, *, every: bool = False) -> Tracked | Unreachable:
+    """Log the entries of a sweep that `uri` does not have yet. Loads MLflow only when there are any."""
+    backend = backend_of(uri)
+    pending = outbox.entries(sweep_key) if every else outbox.pending(sweep_key, backend)
+    last = {entry.cell_key: entry for entry in outbox.entries(sweep_key)}
+    num_cells = len(set(last) - {SWEEP})
+    if not pending and backend is not None:
+        return Tracked(public_uri(uri), outbox.done(sweep_key, backend)[last[SWEEP].id], 0, num_cells)
+    problem = problem_of(uri)
+    if problem is not None:
+        return Unreachable(problem)
+
+    from mlflow.exceptions import MlflowException
+
+    try:
+        parent, written = _write(outbox, sweep_key, pending, uri, store_dir)
+    except ImportError as error:
+        raise EnvironmentProblem(
+            f"the tracking store {public_uri(uri)} needs a database driver ({error}); install it, for Postgres with "
+            "`pip install psycopg2-binary`."
+        ) from error
+    except (MlflowException, OSError) as error:
+        if getattr(error, "error_code", None) in REFUSED:
+            raise
+        return Unreachable(str(error).replace(uri, public_uri(uri)))
+    return Tracked(public_uri(uri), parent, written, num_cells - written)
 
 
-def _track(rows: Sequence[CellRow], meta: SweepMeta, store_dir: Path, uri: str) -> Tracked:
-    from mlflow.tracking import MlflowClient
-
-    # A new database announces each migration on stderr.
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
-    client = MlflowClient(tracking_uri=uri)
-    experiment = _experiment(client, store_dir)
-    parent = _find_or_create(
-        client, experiment, {"mulosd.sweep_key": meta.sweep_key, "mulosd.kind": "sweep"}, meta.name
-    )
-    knob_names = sorted({name for row in rows for name in _resolved(row)})
-    written = 0
-    children = {}
-    for row in rows:
-        tags = {
-            "mulosd.sweep_key": meta.sweep_key,
-            "mulosd.cell_key": row.cell_key,
-            "mulosd.kind": "cell",
-            "mlflow.parentRunId": parent,
-        }
-        child = _find_or_create(client, experiment, tags, f"{row.target} {row.label}")
-        written += _log_cell(client, child, row, meta, params_of(row, knob_names))
-        children[f"{row.target} {row.label}"] = child
-    _log_sweep(client, experiment, parent, meta, children)
-    return Tracked(uri, parent, written, len(rows) - written)
+def _write(outbox: Outbox, sweep_key: str, pending: Sequence[Entry], uri: str, store_dir: Path) -> tuple[str, int]:
+    """Log entries and note them; returns the parent's run id and how many cells were written."""
+    store = Store(store_dir)
+    database = sqlite_path(uri)
+    with ExitStack() as stack:
+        if database is not None and database.parent.is_dir():
+            # Two processes that migrate one new file at a time both fail, and stores may share a file.
+            stack.enter_context(locked(database.with_name(f"{database.name}.lock")))
+        artifacts = store_dir.resolve() / "mlartifacts"
+        writer = Writer(uri, artifacts, sweep_key, partial(write_pictures, store))
+        backend = backend_of(uri)
+        assert backend is not None
+        written: set[str] = set()
+        for start in range(0, len(pending), BATCH):
+            done: list[tuple[Entry, str]] = []
+            try:
+                for entry in pending[start : start + BATCH]:
+                    if not writer.is_known(entry):
+                        written.add(entry.cell_key)
+                    done.append((entry, writer.log(entry)))
+            finally:
+                outbox.acknowledge(sweep_key, backend, done)
+        return writer.parent, len(written - {SWEEP})
 
 
-def _experiment(client: "MlflowClient", store_dir: Path) -> str:
-    found = client.get_experiment_by_name(EXPERIMENT)
-    if found is not None:
-        return str(found.experiment_id)
-    artifacts = store_dir.resolve() / "mlartifacts"
-    return str(client.create_experiment(EXPERIMENT, artifact_location=artifacts.as_uri()))
+def _wanted_uri(outbox: Outbox, sweep_key: str) -> str:
+    """Where the sweep was meant to be logged when it ran last."""
+    uri = outbox.entries(sweep_key)[-1].uri
+    if ":***@" in uri:
+        raise ConfigError(f"sweep {sweep_key} goes to {uri}, and passwords are not kept; give --tracking-uri.")
+    return uri
 
 
-def _find_or_create(client: "MlflowClient", experiment: str, tags: Mapping[str, str], name: str) -> str:
-    """Id of the run with these tags; a new one where there is none."""
-    query = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
-    runs = client.search_runs([experiment], filter_string=query, max_results=1)
-    if runs:
-        return str(runs[0].info.run_id)
-    return str(client.create_run(experiment, tags=dict(tags), run_name=name).info.run_id)
-
-
-def _log_cell(client: "MlflowClient", run_id: str, row: CellRow, meta: SweepMeta, params: Mapping[str, str]) -> bool:
-    """Log what changed since the last time; False when nothing did."""
-    from mlflow.entities import Metric, Param, RunTag
-
-    values = metric_values(row)
-    digest = _digest([values, params])
-    if client.get_run(run_id).data.tags.get("mulosd.metrics_sha") == digest:
-        return False
+def _cell_content(
+    row: CellRow, meta: SweepMeta, knob_names: Sequence[str], shown: Sequence[str], store: Store
+) -> dict[str, Any]:
     missing = {name: metric.get("reason", "") for name, metric in row.metrics.items() if metric.get("value") is None}
-    tags = {**meta.facts, "mulosd.missing": json.dumps(missing, ensure_ascii=False)[:TAG_LIMIT]}
-    now, step = int(time.time() * 1000), _num_samples(row)
-    client.log_batch(
-        run_id,
-        metrics=[Metric(name, value, now, step) for name, value in sorted(values.items())],
-        params=[Param(name, value) for name, value in sorted(params.items())],
-        tags=[RunTag(name, value) for name, value in sorted(tags.items())],
-    )
-    # The digest comes last: a run that stopped half-way is logged again.
-    client.set_tag(run_id, "mulosd.metrics_sha", digest)
-    client.set_terminated(run_id)
-    return True
-
-
-def _log_sweep(
-    client: "MlflowClient", experiment: str, run_id: str, meta: SweepMeta, children: Mapping[str, str]
-) -> None:
-    note = _note(meta, experiment, children)
-    content = [asdict(meta), note, {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in meta.files}]
-    digest = _digest(content)
-    if client.get_run(run_id).data.tags.get("mulosd.content_sha") == digest:
-        return
-    for name, text in meta.texts.items():
-        client.log_text(run_id, text, name)
-    for path in meta.files:
-        client.log_artifact(run_id, str(path))
-    for name, value in {**meta.facts, "mlflow.note.content": note, "mulosd.content_sha": digest}.items():
-        client.set_tag(run_id, name, value)
-    client.set_terminated(run_id)
-
-
-def _note(meta: SweepMeta, experiment: str, children: Mapping[str, str]) -> str:
-    """Markdown of the parent: its note and links to the cells (the page of a run shows no links down)."""
-    links = "\n".join(f"- [{name}](#/experiments/{experiment}/runs/{run_id})" for name, run_id in children.items())
-    whole = f"{meta.note}\n\n{links}\n"
-    return whole if len(whole) <= TAG_LIMIT else f"See the artifacts for the table.\n\n{links}"[:TAG_LIMIT]
+    manifest = store.cell_dir(row.cell_key) / "manifest.json"
+    is_staged = manifest.exists()
+    stage = {"mulosd.stage": str(manifest.parent)} if is_staged else {}
+    if is_staged:
+        stage["mulosd.stage_sha"] = sha256_hex(manifest.read_bytes())[:16]
+    return {
+        "name": _run_name(row),
+        "tags": {
+            **meta.facts,
+            **stage,
+            "mulosd.missing": json.dumps(missing, ensure_ascii=False)[:TAG_LIMIT],
+            "mulosd.directions": _directions([row]),
+        },
+        "params": params_of(row, knob_names),
+        "metrics": metric_values(row),
+        "step": len(_sample_ids([row])),
+        "dataset": dict(meta.dataset),
+        "pictures": list(shown) if is_staged else [],
+    }
 
 
 def _metrics(row: CellRow) -> Iterator[tuple[str, float | None]]:
@@ -236,18 +237,31 @@ def _metrics(row: CellRow) -> Iterator[tuple[str, float | None]]:
     yield from ((f"speed/{name}", value) for name, value in row.latency.items() if isinstance(value, int | float))
 
 
+def _directions(rows: Sequence[CellRow]) -> str:
+    """JSON: metric name -> higher or lower is better; metrics without a direction are left out."""
+    found = {"speed/forwards_per_image": "lower", "speed/speed_up": "higher", "speed/median_s": "lower"}
+    for row in rows:
+        found |= {_legal(name): metric.get("direction", "none") for name, metric in row.metrics.items()}
+    return json.dumps({name: way for name, way in sorted(found.items()) if way != "none"})[:TAG_LIMIT]
+
+
+def _sample_ids(rows: Sequence[CellRow]) -> list[str]:
+    """Sample ids of the rows in their order; a failed image is named where another row has it."""
+    return list(dict.fromkeys(sample for row in rows for sample in max(row.counters.values(), key=len, default={})))
+
+
+def _run_name(row: CellRow) -> str:
+    return f"{row.target} {row.label}"
+
+
 def _resolved(row: CellRow) -> dict[str, Any]:
     return dict(vars(build_method(row.method, row.knobs)))
 
 
-def _num_samples(row: CellRow) -> int:
-    return max((len(values) for values in row.counters.values()), default=0)
+def _legal(name: str) -> str:
+    return _ILLEGAL.sub("_", name)
 
 
 def _canonical(value: Any) -> str:
     """One form per value: MLflow compares parameters as strings."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
