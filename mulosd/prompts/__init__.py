@@ -1,10 +1,13 @@
-"""Prompt sets with stable ids: scenes, GenEval, COCO captions, DPG-Bench. No torch, no model, no drawing of images."""
+"""Prompt sets with stable ids: scenes in GenEval's and in DPG's form, GenEval, COCO captions, DPG-Bench.
+
+No torch, no model, no drawing of images.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from mulosd.errors import ConfigError, DataError, unknown_name
-from mulosd.prompts import coco, dpg, geneval, scenes
+from mulosd.prompts import coco, dpg, dpg_scenes, geneval, scenes
 from mulosd.prompts.base import prompt_list_hash
 from mulosd.types import Prompt
 
@@ -13,6 +16,7 @@ __all__ = ["PROMPT_KEYS", "PROMPT_SETS", "load_prompts", "prompt_list_hash"]
 PROMPT_SETS: dict[str, Callable[[Mapping[str, Any]], list[Prompt]]] = {
     "coco": coco.load,
     "dpg": dpg.load,
+    "dpg_scenes": dpg_scenes.load,
     "geneval": geneval.load,
     "scenes": scenes.load,
 }
@@ -20,6 +24,7 @@ PROMPT_SETS: dict[str, Callable[[Mapping[str, Any]], list[Prompt]]] = {
 PROMPT_KEYS: dict[str, tuple[str, ...]] = {
     "coco": coco.KEYS,
     "dpg": dpg.KEYS,
+    "dpg_scenes": dpg_scenes.KEYS,
     "geneval": geneval.KEYS,
     "scenes": scenes.KEYS,
 }
