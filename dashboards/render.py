@@ -22,13 +22,16 @@ def render(table: Table, form: str) -> str:
 def to_markdown(table: Table) -> str:
     """GitHub Markdown: title, table, notes, numbered footnotes."""
     heads = [*_lead_titles(table), *(_markdown_head(column, table) for column in table.columns)]
+    num_numbers = len(heads) - len(_lead_titles(table)) + 1
+    heads += [verdict.title for verdict in table.verdicts]
     lines = [f"**{table.title}**", ""] if table.title else []
     lines.append(_bar([_escape_markdown(head) for head in heads]))
     num_text = len(_lead_titles(table)) - 1
-    lines.append(_bar([":--"] * num_text + ["--:"] * (len(heads) - num_text)))
+    lines.append(_bar([":--"] * num_text + ["--:"] * num_numbers + [":--"] * len(table.verdicts)))
     for row in table.rows:
         entries = [_markdown_entry(row.cells[column.key], column) for column in table.columns]
-        lines.append(_bar([*map(_escape_markdown, _lead_values(table, row)), *entries]))
+        words = map(_escape_markdown, _verdict_values(table, row))
+        lines.append(_bar([*map(_escape_markdown, _lead_values(table, row)), *entries, *words]))
     notes = [f"- {note}" for note in table.notes]
     footnotes = [f"<sup>{i}</sup> {text}  " for i, text in enumerate(table.footnotes, 1)]  # two blanks: a line break
     blocks = ["\n".join(map(_escape_markdown, block)) for block in (notes, footnotes) if block]
@@ -42,7 +45,7 @@ def to_csv(table: Table) -> str:
     head = ["target", "prompts", "method", "n"]
     for column in table.columns:
         head += [column.key, f"{column.key}_lo", f"{column.key}_hi", f"{column.key}_n"]
-    writer.writerow([*head, "best", "notes"])
+    writer.writerow([*head, *(verdict.key for verdict in table.verdicts), "best", "notes"])
     for row in table.rows:
         values: list[str | int] = [row.target, row.prompts, row.label, row.n]
         for column in table.columns:
@@ -51,6 +54,7 @@ def to_csv(table: Table) -> str:
             values += [_exact(estimate.value), _exact(lo), _exact(hi), estimate.n or ""]
         best = " ".join(key for key, cell in row.cells.items() if cell.is_best)
         numbers = sorted({number for cell in row.cells.values() for number in cell.footnotes})
+        values += [row.verdicts.get(verdict.key, "") for verdict in table.verdicts]
         writer.writerow([*values, best, " ".join(table.footnotes[number - 1] for number in numbers)])
     return out.getvalue()
 
@@ -59,14 +63,16 @@ def to_latex(table: Table) -> str:
     """A booktabs tabular with its notes and numbered footnotes below; needs no other package."""
     leads = _lead_titles(table)
     heads = [*map(_escape_latex, leads), *(_latex_head(column, table) for column in table.columns)]
-    align = "l" * (len(leads) - 1) + "r" * (len(table.columns) + 1)
+    heads += [_escape_latex(verdict.title) for verdict in table.verdicts]
+    align = "l" * (len(leads) - 1) + "r" * (len(table.columns) + 1) + "l" * len(table.verdicts)
     lines = [f"% {table.title}" if table.title else "% mulosd results", rf"\begin{{tabular}}{{{align}}}", r"\toprule"]
     lines += [" & ".join(heads) + r" \\", r"\midrule"]
     for previous, row in zip((None, *table.rows), table.rows, strict=False):
         if previous is not None and previous.is_control and not row.is_control:
             lines.append(r"\midrule")
         entries = [_latex_entry(row.cells[column.key], column) for column in table.columns]
-        lines.append(" & ".join([*map(_escape_latex, _lead_values(table, row)), *entries]) + r" \\")
+        words = map(_escape_latex, _verdict_values(table, row))
+        lines.append(" & ".join([*map(_escape_latex, _lead_values(table, row)), *entries, *words]) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
     tail = [*table.notes, *(f"({i}) {text}" for i, text in enumerate(table.footnotes, 1))]
     lines += [rf"\\ \footnotesize {_escape_latex(text)}" for text in tail]
@@ -114,11 +120,19 @@ def _lead_values(table: Table, row: TableRow) -> list[str]:
     return [every[title] for title in _lead_titles(table)]
 
 
-def _markdown_head(column: Column, table: Table) -> str:
+def _verdict_values(table: Table, row: TableRow) -> list[str]:
+    return [row.verdicts.get(verdict.key, "") or DASH for verdict in table.verdicts]
+
+
+def _head_n(column: Column, table: Table) -> str:
+    """` (n=40)` where a column rests on another number of items than the rows say."""
     count = table.column_n(column.key)
     every = {str(row.n) for row in table.rows}
-    shown = f" (n={count})" if count and {count} != every else ""
-    return f"{column.title} {ARROWS[column.direction]}".rstrip() + shown
+    return f" (n={count})" if count and {count} != every else ""
+
+
+def _markdown_head(column: Column, table: Table) -> str:
+    return f"{column.title} {ARROWS[column.direction]}".rstrip() + _head_n(column, table)
 
 
 def _markdown_entry(cell: Cell, column: Column) -> str:
@@ -130,7 +144,7 @@ def _markdown_entry(cell: Cell, column: Column) -> str:
 
 def _latex_head(column: Column, table: Table) -> str:
     arrow = {"higher": r" $\uparrow$", "lower": r" $\downarrow$", "none": ""}[column.direction]
-    return _escape_latex(column.title) + arrow
+    return _escape_latex(column.title) + arrow + _escape_latex(_head_n(column, table))
 
 
 def _latex_entry(cell: Cell, column: Column) -> str:

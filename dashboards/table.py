@@ -30,11 +30,13 @@ class Comparison:
     """What one cell is against the others of its group (same target and prompts), as plain values.
 
     estimates: column key -> Estimate. best: keys of the columns where this cell beats every other one and the
-    interval of each paired difference excludes zero. notes: sentences for the foot of the table.
+    interval of each paired difference excludes zero. verdicts: key of a `Verdict` -> what is shown, in a word or two.
+    notes: sentences for the foot of the table.
     """
 
     estimates: Mapping[str, Estimate] = field(default_factory=dict)
     best: frozenset[str] = frozenset()
+    verdicts: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -65,6 +67,20 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
+class Verdict:
+    """A column of words; shown where any row has one."""
+
+    key: str
+    title: str
+
+
+VERDICTS = (
+    Verdict("beats_draft", "better than draft-only"),
+    Verdict("keeps_ar", "non-inferior to ar"),
+)
+
+
+@dataclass(frozen=True)
 class Cell:
     """One entry: the estimate, whether it is marked best, and the numbers (from 1) of its footnotes."""
 
@@ -81,17 +97,19 @@ class TableRow:
     n: int
     cells: Mapping[str, Cell]
     is_control: bool
+    verdicts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Table:
-    """title, the columns that any row has something to say about, rows and footnotes (numbered from 1)."""
+    """title, columns, the verdicts that any row has, rows and footnotes (numbered from 1)."""
 
     title: str
     columns: tuple[Column, ...]
     rows: tuple[TableRow, ...]
     footnotes: tuple[str, ...]
     notes: tuple[str, ...]
+    verdicts: tuple[Verdict, ...] = ()
 
     def column_n(self, key: str) -> str:
         """Items behind a column: one number, or the range over the rows; "" when nothing was counted."""
@@ -125,6 +143,7 @@ def build_table(
         rows=tuple(done),
         footnotes=tuple(footnotes.texts),
         notes=tuple(note for note in (*notes, *said, marks) if note),
+        verdicts=tuple(verdict for verdict in VERDICTS if any(row.verdicts.get(verdict.key) for row in done)),
     )
 
 
@@ -171,6 +190,7 @@ def _table_row(row: CellRow, comparison: Comparison, footnotes: _Footnotes) -> T
         n=len(_samples(row)),
         cells=cells,
         is_control=row.method in CONTROLS,
+        verdicts=comparison.verdicts,
     )
 
 

@@ -6,6 +6,7 @@ resampled by prompt (`evaluators.statistics`). Definitions: `latency_speedup` co
 `forward_ratio` is total forwards of `ar` over those of the cell, all kinds and both models.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,7 +81,7 @@ def _compare_row(row: CellRow, group: _Group, marks: frozenset[str]) -> Comparis
         estimates["geneval_difference"] = group.gap(row, baseline, "geneval/overall")
         estimates["detail_kept"] = _detail_kept(row, baseline, draft, group)
     notes = () if baseline is None or row.method in ("ar", "draft-only") else _notes(row, baseline, draft, group)
-    return Comparison(estimates, best=marks, notes=notes)
+    return Comparison(estimates, best=marks, verdicts=_verdicts(row, baseline, draft, group), notes=notes)
 
 
 def _guarded(function: Callable[..., statistics.Estimate], *args: Mapping[str, Any], **options: object) -> Estimate:
@@ -145,7 +146,8 @@ def _mean(values: Values) -> Estimate:
     """The mean without an interval: a description of the cell, not a comparison."""
     if not values:
         return Estimate(None, reason="no per-sample values")
-    return Estimate(sum(values.values()) / len(values), None, len(values))
+    # fsum: the same mean whatever the order in which the samples were read.
+    return Estimate(math.fsum(values.values()) / len(values), None, len(values))
 
 
 def _latency(row: CellRow) -> Estimate:
@@ -178,7 +180,7 @@ def _best(group: _Group) -> dict[str, CellRow]:
 def _value(row: CellRow, column: Column) -> float | None:
     if column.key == "forwards":
         values = forwards_of(row)
-        return sum(values.values()) / len(values) if values else None
+        return math.fsum(values.values()) / len(values) if values else None
     return row.metrics.get(column.metric, {}).get("value")
 
 
@@ -196,21 +198,45 @@ def _notes(row: CellRow, baseline: CellRow, draft: CellRow | None, group: _Group
     return tuple(note for note in (verdict, f"Latency of {row.label}: {flag}." if flag else "") if note)
 
 
+def _verdicts(row: CellRow, baseline: CellRow | None, draft: CellRow | None, group: _Group) -> dict[str, str]:
+    """Better than draft-only, and non-inferior to ar: yes, no or not shown, with what it was judged by."""
+    found = {}
+    if draft is not None and row is not draft:
+        metric = _draft_metric(row, draft)
+        word = _shown(group.gap(row, draft, metric), 0.0)
+        found["beats_draft"] = word and f"{word} ({'detail' if metric == 'detail' else 'GenEval'})"
+    if baseline is not None and row is not baseline:
+        word = _shown(group.gap(row, baseline, "geneval/overall"), -NON_INFERIORITY_MARGIN)
+        found["keeps_ar"] = word and f"{word} (margin {NON_INFERIORITY_MARGIN:g})"
+    return {key: text for key, text in found.items() if text}
+
+
+def _shown(gap: Estimate, limit: float) -> str:
+    """yes: the whole interval lies above the limit; no: all of it below; "" without an interval."""
+    if gap.interval is None:
+        return ""
+    low, high = gap.interval
+    return "yes" if low > limit else "no" if high < limit else "not shown"
+
+
+def _draft_metric(row: CellRow, draft: CellRow) -> str:
+    """What a row and draft-only are told apart by: detail, which a draft lacks, or GenEval where it was not scored."""
+    return "detail" if _per_sample(row, "detail") and _per_sample(draft, "detail") else "geneval/overall"
+
+
 def _verdict(row: CellRow, baseline: CellRow, draft: CellRow, group: _Group) -> str:
     """Whether the speed-up counts: quality above draft-only and non-inferior to ar; and what is kept of the detail."""
     against_ar = group.gap(row, baseline, "geneval/overall")
     if against_ar.interval is None:
         return ""
-    has_detail = bool(_per_sample(row, "detail") and _per_sample(draft, "detail"))
-    metric = "detail" if has_detail else "geneval/overall"
-    above_draft = group.gap(row, draft, metric)
+    metric = _draft_metric(row, draft)
     problems = []
-    if against_ar.interval[0] <= -NON_INFERIORITY_MARGIN:
+    if _shown(against_ar, -NON_INFERIORITY_MARGIN) != "yes":
         problems.append(f"the lower limit of GenEval − ar is not above −{NON_INFERIORITY_MARGIN}")
-    if above_draft.interval is None or above_draft.interval[0] <= 0:
+    if _shown(group.gap(row, draft, metric), 0.0) != "yes":
         problems.append(f"{metric} is not shown to be above draft-only")
     verdict = f"not shown to count ({'; '.join(problems)})" if problems else "counts"
-    return f"Speed-up of {row.label}: {verdict}{_half_kept(row, baseline, draft) if has_detail else ''}."
+    return f"Speed-up of {row.label}: {verdict}{_half_kept(row, baseline, draft) if metric == 'detail' else ''}."
 
 
 def _half_kept(row: CellRow, baseline: CellRow, draft: CellRow) -> str:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dashboards.rows import CellRow, Picture
+from dashboards.rows import Picture
 from dashboards.table import Table, build_table, ordered
 from mulosd.errors import DataError
 from pipelines.results import collect, latest_bench, pictures, resolve_sweep
+from pipelines.rows_json import FILE_NAME, SweepResults, encode
 from pipelines.store import Store
 
 log = logging.getLogger(__name__)
@@ -28,22 +29,39 @@ class Report:
     plot: Path | None
 
 
+def read_results(store: Store, sweep_key: str | None = None) -> SweepResults:
+    """The results of a sweep of the store; without a key the one that finished last."""
+    key = resolve_sweep(store, sweep_key)
+    bench = latest_bench(store, key)
+    notes = (latency_note(bench),) if bench else ()
+    return SweepResults(key, str(store.read_sweep(key)["name"]), tuple(collect(store, key)), notes)
+
+
+def results_table(results: SweepResults) -> Table:
+    """The table of results, wherever they were read from."""
+    from pipelines.compare import compare
+
+    targets = list(dict.fromkeys(row.target for row in results.rows))
+    title = f"{results.name} · {targets[0]}" if len(targets) == 1 else results.name
+    return build_table(results.rows, compare(results.rows), title=title, notes=results.notes)
+
+
 def sweep_table(store: Store, sweep_key: str | None = None) -> Table:
     """The table of a sweep of the store; without a key the one that finished last."""
-    key = resolve_sweep(store, sweep_key)
-    return _table(store, key, collect(store, key))
+    return results_table(read_results(store, sweep_key))
 
 
 def write_report(store: Store, sweep_key: str | None = None) -> Report:
-    """Publish table.md, table.csv, table.tex, contact_sheet.png and quality.png in the folder of the sweep."""
+    """Publish table.md, table.csv, table.tex, rows.json, contact_sheet.png and quality.png in the sweep's folder."""
     from dashboards.plots import save_quality_plot
     from dashboards.render import WRITERS, render
     from mulosd.stage.publish import publish_bytes
 
     key = resolve_sweep(store, sweep_key)
-    rows = collect(store, key)
-    table = _table(store, key, rows)
+    results = read_results(store, key)
+    table = results_table(results)
     folder = store.sweep_dir(key)
+    publish_bytes(folder / FILE_NAME, encode(results))
     for form in WRITERS:
         publish_bytes(folder / f"table.{form}", render(table, form).encode("utf-8"))
     sheet = write_sheet(store, folder / "contact_sheet.png", sweep_key=key)
@@ -81,20 +99,25 @@ def write_sheet(
 
 def track(store: Store, sweep_key: str | None = None, *, tracking_uri: str | None = None) -> bool:
     """Log a sweep and its report to MLflow; False when the tracking store could not be reached."""
+    from mulosd.stage.publish import publish_bytes
+    from pipelines.sweep_facts import dataset_of, facts_of
     from pipelines.track import SweepMeta, track_sweep
 
     key = resolve_sweep(store, sweep_key)
     folder, record = store.sweep_dir(key), store.read_sweep(key)
+    results = read_results(store, key)
+    publish_bytes(folder / FILE_NAME, encode(results))  # `mulosd table --from mlflow` reads it
     texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("table.*"))}
     meta = SweepMeta(
         sweep_key=key,
         name=record["name"],
-        facts=_facts(record),
+        facts=facts_of(record),
         texts=texts,
-        files=tuple(sorted(folder.glob("*.png"))),
+        files=(*sorted(folder.glob("*.png")), folder / FILE_NAME),
         note=texts.get("table.md", ""),
+        dataset=dataset_of(store, record),
     )
-    return track_sweep(collect(store, key), meta, store_dir=store.root, tracking_uri=tracking_uri) is not None
+    return track_sweep(results.rows, meta, store_dir=store.root, tracking_uri=tracking_uri) is not None
 
 
 def latency_note(bench: Mapping[str, Any]) -> str:
@@ -128,31 +151,5 @@ def latency_lines(bench: Mapping[str, Any], labels: Mapping[str, str]) -> Iterat
             yield f"one guided forward of m tokens, {target} {model}, m: ms  {listed}"
 
 
-def _table(store: Store, key: str, rows: list[CellRow]) -> Table:
-    from pipelines.compare import compare
-
-    targets = list(dict.fromkeys(row.target for row in rows))
-    title = f"{_name(store, key)} · {targets[0]}" if len(targets) == 1 else _name(store, key)
-    bench = latest_bench(store, key)
-    return build_table(rows, compare(rows), title=title, notes=[latency_note(bench)] if bench else [])
-
-
 def _name(store: Store, key: str) -> str:
     return str(store.read_sweep(key)["name"])
-
-
-def _facts(record: dict[str, object]) -> dict[str, str]:
-    """Tags of the parent and of every cell: filters in MLflow match runs one by one."""
-    ran, sweep = record.get("record", {}), record.get("sweep", {})
-    assert isinstance(ran, dict)
-    assert isinstance(sweep, dict)
-    git, versions = ran.get("git", {}), ran.get("versions", {})
-    facts = {
-        "mulosd.sweep": str(record["name"]),
-        "mulosd.prompts": str(sweep.get("prompts", "")),
-        "mulosd.base_seed": str(sweep.get("base_seed", "")),
-        "mulosd.diff_sha256": str(git.get("diff_sha256") or ""),
-        "mlflow.source.git.commit": str(git.get("commit") or ""),
-        **{f"mulosd.version.{name}": str(value) for name, value in versions.items()},
-    }
-    return {name: value for name, value in facts.items() if value}

@@ -1,6 +1,6 @@
 """Finished sweeps as rows for tables and pictures for galleries. Reads the store only; computes no statistics."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,10 @@ from pipelines.evaluate import read_metrics
 from pipelines.store import Store
 
 
-def collect(store: Store | str | Path, sweep_key: str | None = None) -> list[CellRow]:
-    """The rows of a sweep, in its order; without a key the sweep that finished last.
+def collect(
+    store: Store | str | Path, sweep_key: str | None = None, *, cells: Collection[str] | None = None
+) -> list[CellRow]:
+    """The rows of a sweep, in its order; without a key the sweep that finished last. cells: only those with these keys.
 
     A failed image has no counters and no scores; the metrics say how many are missing. DataError when nothing ran here.
     """
@@ -20,7 +22,8 @@ def collect(store: Store | str | Path, sweep_key: str | None = None) -> list[Cel
     key = resolve_sweep(opened, sweep_key)
     record = opened.read_sweep(key)
     bench = latest_bench(opened, key)
-    return [_cell_row(opened, record, cell, bench) for cell in record["cells"]]
+    chosen = [cell for cell in record["cells"] if cells is None or cell["cell_key"] in cells]
+    return [_cell_row(opened, record, cell, bench) for cell in chosen]
 
 
 def resolve_sweep(store: Store, sweep_key: str | None) -> str:
@@ -35,8 +38,13 @@ def resolve_sweep(store: Store, sweep_key: str | None) -> str:
     return sweep_key
 
 
-def pictures(store: Store | str | Path, cell_key: str, limit: int | None = None) -> list[Picture]:
-    """The first `limit` decoded images of a cell with status maps and forward counts; failed ones are left out."""
+def pictures(
+    store: Store | str | Path, cell_key: str, limit: int | None = None, *, sample_ids: Collection[str] | None = None
+) -> list[Picture]:
+    """The first `limit` decoded images of a cell with status maps and forward counts; failed ones are left out.
+
+    sample_ids: only these, in the order of the cell.
+    """
     from mulosd.stage.read import image_array, iter_cell, status_array
 
     opened = store if isinstance(store, Store) else Store.existing(store)
@@ -47,6 +55,8 @@ def pictures(store: Store | str | Path, cell_key: str, limit: int | None = None)
         for row in rows:
             if limit is not None and len(found) >= limit:
                 return found
+            if sample_ids is not None and row["sample_id"] not in sample_ids:
+                continue
             image, status = image_array(row), status_array(row)
             if image is not None and status is not None:
                 found.append(Picture(row["sample_id"], row["prompt"], image, status, _forwards(row)))

@@ -71,6 +71,25 @@ def test_best_is_marked_in_every_form_and_only_there() -> None:
     assert [line["best"] for line in csv.DictReader(io.StringIO(render(table, "csv")))] == ["", "forwards"]
 
 
+def test_verdicts_stand_in_every_form_and_only_when_there_are_any() -> None:
+    rows = row("a", "ar"), row("b", "mulosd")
+    table = table_of(*rows, b=Comparison(verdicts={"keeps_ar": "yes (margin 0.05)"}))
+    assert [verdict.key for verdict in table.verdicts] == ["keeps_ar"]
+    lines = render(table, "md").splitlines()
+    assert lines[2].endswith("| non-inferior to ar |")
+    assert lines[4].endswith("| – |")
+    assert lines[5].endswith("| yes (margin 0.05) |")
+    assert "& non-inferior to ar" in render(table, "tex")
+    assert [r["keeps_ar"] for r in csv.DictReader(io.StringIO(render(table, "csv")))] == ["", "yes (margin 0.05)"]
+    assert "non-inferior" not in render(table_of(*rows), "md")
+
+
+def test_latex_says_n_where_it_differs() -> None:
+    one = row("a", "ar")
+    one.metrics["geneval/overall"]["n"] = 3
+    assert r"GenEval $\uparrow$ (n=3)" in render(table_of(one), "tex")
+
+
 def test_csv_keeps_full_precision_and_empty_for_missing() -> None:
     value = 0.1 + 0.2
     table = table_of(row("a", "ar"), a=Comparison({"forward_ratio": Estimate(value, (1 / 3, 2.0), 4)}))

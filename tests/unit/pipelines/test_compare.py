@@ -98,6 +98,33 @@ def test_verdict_says_what_is_missing(found) -> None:
     assert found["ar"].notes == ()
 
 
+def test_verdicts_of_each_row(found) -> None:
+    assert found["mulosd"].verdicts == {"beats_draft": "yes (detail)", "keeps_ar": "yes (margin 0.05)"}
+    assert found["bad"].verdicts["keeps_ar"] == "no (margin 0.05)"
+    assert found["ar"].verdicts == {"beats_draft": "yes (detail)"}
+    assert found["draft"].verdicts == {"keeps_ar": "no (margin 0.05)"}
+
+
+def test_a_verdict_without_certainty_is_not_shown() -> None:
+    rows = [row("a", "ar", right=0.8), row("d", "draft-only", right=0.8), row("m", "mulosd", right=0.75)]
+    verdicts = compare(rows)["m"].verdicts
+    assert verdicts == {"beats_draft": "not shown (detail)", "keeps_ar": "not shown (margin 0.05)"}
+    for one in rows:
+        del one.metrics["detail"]
+    assert compare(rows)["m"].verdicts["beats_draft"] == "no (GenEval)"
+
+
+def test_means_do_not_depend_on_the_order_of_samples() -> None:
+    one = row("a", "ar", right=0.8)
+    one.counters["resampled"] = {s: 0.1 * i for i, s in enumerate(IDS)}
+    turned = row("a", "mulosd", right=0.8)
+    turned.counters["resampled"] = dict(reversed(one.counters["resampled"].items()))
+    straight = row("a", "mulosd", right=0.8)
+    straight.counters["resampled"] = one.counters["resampled"]
+    both = [compare([r])["a"].estimates["resampled"].value for r in (straight, turned)]
+    assert both[0] == both[1]
+
+
 def test_baseline_has_the_same_sampler(group: list[CellRow]) -> None:
     other = row("ar2", "ar", right=0.8, guidance=3.0)
     guided = row("m2", "mulosd", right=0.7, guidance=3.0, tau=0.2)
