@@ -1,0 +1,172 @@
+"""Two cells side by side: one object of plain values, as Markdown or JSON. Knows no statistics and no store."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dashboards.render import ARROWS, DASH, MINUS
+from dashboards.table import Direction, Estimate
+
+
+@dataclass(frozen=True)
+class PairMetric:
+    """One metric of both sides over the samples that both have.
+
+    a, b: means (None with a `reason`); difference: a - b with its 95 % interval; wins: prompts on which a is better,
+    equal and worse, None where no direction is better; test and p_value: None where none applies; n_unpaired: samples
+    that only one side has; judged: what the interval shows.
+    """
+
+    name: str
+    direction: Direction
+    unit: str
+    a: float | None
+    b: float | None
+    difference: Estimate
+    n_prompts: int = 0
+    n_unpaired: int = 0
+    wins: tuple[int, int, int] | None = None
+    win_rate: float | None = None
+    test: str = ""
+    p_value: float | None = None
+    judged: str = ""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting that the sides do not share; values as text."""
+
+    name: str
+    a: str
+    b: str
+
+
+@dataclass(frozen=True)
+class Change:
+    """A prompt with its values on both sides."""
+
+    sample_id: str
+    prompt: str
+    a: float
+    b: float
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The whole comparison. settings: what images depend on; environment: what they were made with.
+
+    change_metric: what `changes` are sorted by. notes: what a reader must know before trusting it.
+    """
+
+    label_a: str
+    label_b: str
+    cell_a: str
+    cell_b: str
+    metrics: tuple[PairMetric, ...]
+    settings: tuple[Setting, ...]
+    environment: tuple[Setting, ...]
+    change_metric: str
+    changes: tuple[Change, ...]
+    notes: tuple[str, ...]
+
+
+def pair_json(pair: Pair) -> str:
+    """All values in full precision, ending in a newline."""
+    content: dict[str, Any] = asdict(pair)
+    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def pair_markdown(pair: Pair) -> str:
+    """For people: metrics, what differs, the prompts that changed most."""
+    blocks = [
+        f"**A: {pair.label_a}** (`{pair.cell_a}`)  \n**B: {pair.label_b}** (`{pair.cell_b}`)",
+        _metric_table(pair.metrics),
+        "\n".join(f"- {note}" for note in (*_reasons(pair.metrics), *pair.notes)),
+        _setting_table("What differs in the configuration", pair.settings),
+        _setting_table("What they were made with differs in", pair.environment) if pair.environment else "",
+        _change_table(pair),
+    ]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _metric_table(metrics: Sequence[PairMetric]) -> str:
+    lines = [_bar(["metric", "A", "B", "A − B", "95 % interval", "n", "A wins", "p", "shows"])]
+    lines.append(_bar([":--", *["--:"] * 7, ":--"]))
+    for one in metrics:
+        name = " ".join(part for part in (one.name, ARROWS[one.direction]) if part)
+        limits = one.difference.interval
+        interval = f"[{_number(limits[0], signed=True)}, {_number(limits[1], signed=True)}]" if limits else DASH
+        values = [_number(one.a), _number(one.b), _number(one.difference.value, signed=True), interval]
+        lines.append(_bar([name, *values, _counted(one), _won(one), _p(one), one.judged or DASH]))
+    return "\n".join(lines)
+
+
+def _counted(one: PairMetric) -> str:
+    """`960`, or `240 × 4` prompts × images where a prompt has several."""
+    if not one.difference.n:
+        return DASH
+    images, rest = divmod(one.difference.n, one.n_prompts)
+    if images == 1 and not rest:
+        return str(one.n_prompts)
+    return f"{one.n_prompts} × {images}" if not rest else f"{one.difference.n} in {one.n_prompts}"
+
+
+def _won(one: PairMetric) -> str:
+    if one.wins is None or one.win_rate is None:
+        return DASH
+    better, equal, worse = one.wins
+    return f"{100 * one.win_rate:.0f}% ({better}:{equal}:{worse})"
+
+
+def _p(one: PairMetric) -> str:
+    if one.p_value is None:
+        return DASH
+    return "<0.001" if one.p_value < 0.001 else f"{one.p_value:.3f}"
+
+
+def _reasons(metrics: Sequence[PairMetric]) -> list[str]:
+    lines = []
+    for one in metrics:
+        if one.difference.reason:
+            lines.append(f"{one.name}: {one.difference.reason.rstrip('.')}.")
+        if one.n_unpaired:
+            lines.append(f"{one.name}: {one.n_unpaired} samples are scored on one side only and left out.")
+        if one.test:
+            lines.append(f"{one.name}: p by {one.test}.")
+    return lines
+
+
+def _setting_table(title: str, settings: Sequence[Setting]) -> str:
+    if not settings:
+        return f"{title}: nothing."
+    lines = [f"{title}:", "", _bar(["", "A", "B"]), _bar([":--"] * 3)]
+    return "\n".join([*lines, *(_bar([one.name, one.a, one.b]) for one in settings)])
+
+
+def _change_table(pair: Pair) -> str:
+    if not pair.change_metric:
+        return ""
+    if not pair.changes:
+        return f"No prompt changes in {pair.change_metric}."
+    lines = [f"Largest changes in {pair.change_metric}:", "", _bar(["prompt", "A", "B", "A − B"])]
+    lines.append(_bar([":--", "--:", "--:", "--:"]))
+    for one in pair.changes:
+        values = [_number(one.a), _number(one.b), _number(one.a - one.b, signed=True)]
+        lines.append(_bar([f"{one.prompt} (`{one.sample_id}`)", *values]))
+    return "\n".join(lines)
+
+
+def _number(value: float | None, *, signed: bool = False) -> str:
+    """Three digits behind the point below 10, one above 100; a true minus sign."""
+    if value is None:
+        return DASH
+    digits = 3 if abs(value) < 10 else 2 if abs(value) < 100 else 1
+    text = f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
+    if float(text) == 0:
+        text = text.lstrip("+-")
+    return text.replace("-", MINUS)
+
+
+def _bar(entries: Sequence[str]) -> str:
+    return "| " + " | ".join(entry.replace("|", "\\|") for entry in entries) + " |"
