@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mulosd.errors import UserError
+from mulosd.errors import UserError, unknown_name
 from mulosd.methods import knobs_of
 from mulosd.stage.manifest import FileEntry
 from pipelines.decode import ChunkReport, DecodeTask, TargetSpec, check_recorded
@@ -140,6 +140,9 @@ def run_sweep(
     """
     start = time.monotonic()
     plan = build_plan(sweep, limit=limit)
+    for target in num_gpus or ():
+        if target and target not in sweep.targets:
+            raise unknown_name("target", target, sweep.targets, "--num-gpus")
     store = Store(out) if dry_run else Store.open(out)
     for cell in plan.cells:
         store.check_cell(cell)

@@ -123,6 +123,21 @@ class InProcessExecutor:
         return {"executor": "inprocess", "workers": 1, "threads": torch.get_num_threads()}
 
 
+def parse_num_gpus(texts: Iterable[str]) -> dict[str, float]:
+    """`2` and `tiny-high=0.5` -> {"": 2.0, "tiny-high": 0.5}; ConfigError for anything else."""
+    found: dict[str, float] = {}
+    for text in texts:
+        target, sign, number = text.rpartition("=")
+        try:
+            found[target.strip()] = float(number)
+            is_right = bool(target.strip()) == bool(sign) and 0 <= float(number) < 1024
+        except ValueError:
+            is_right = False
+        if not is_right:
+            raise ConfigError(f"--num-gpus {text}: give a number for all targets, or TARGET=NUMBER for one of them.")
+    return found
+
+
 def resolve(target: str) -> Any:
     """The attribute that "package.module:attribute" names."""
     module, sign, attribute = target.partition(":")

@@ -37,22 +37,25 @@ def read_bytes(path: Path) -> bytes:
 
 def rows_of(data: bytes, path: Path, *, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Rows of a chunk whose content is `data`; `path` is for error texts."""
+    rows: list[dict[str, Any]] = table_of(data, path, columns=columns).to_pylist()
+    return rows
+
+
+def table_of(data: bytes, path: Path, *, columns: Sequence[str] | None = None) -> pa.Table:
+    """The Arrow table of a chunk whose content is `data`, in today's format whatever it was written in."""
+    names = None if columns is None else list(columns)
     try:
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
         version = version_of(file.schema_arrow, path)
-        names = None if columns is None else list(columns)
         if version == SCHEMA_VERSION:
-            table = file.read(columns=names)
-        else:
-            table = upgrade(file.read(), version)
-            table = table if names is None else table.select(names)
-        rows: list[dict[str, Any]] = table.to_pylist()
+            return file.read(columns=names)
+        table = upgrade(file.read(), version)
+        return table if names is None else table.select(names)
     except DataError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(f"{path} is a damaged Parquet file ({reason}); {_REPAIR}.") from error
-    return rows
 
 
 def proof_of(data: bytes) -> dict[str, str]:

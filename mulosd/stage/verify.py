@@ -10,7 +10,7 @@ from pathlib import Path
 from mulosd.errors import DataError
 from mulosd.stage.manifest import MANIFEST, FileEntry, read_manifest
 from mulosd.stage.publish import read_json, sha256_hex
-from mulosd.stage.read import image_array, proof_of, read_bytes, rows_of
+from mulosd.stage.read import image_array, proof_of, read_bytes, read_table, rows_of
 from mulosd.stage.schema import pixel_digest, rows_digest
 
 
@@ -20,10 +20,12 @@ class ForeignChunk(DataError):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: the file and a sentence."""
+    """One thing that is wrong: the file and a sentence. is_record: the file itself may be whole, and only what the
+    manifest says of it is missing or differs."""
 
     path: Path
     text: str
+    is_record: bool = False
 
     def __str__(self) -> str:
         return self.text
@@ -43,7 +45,8 @@ def verify_cell(cell_dir: Path) -> list[Problem]:
         problems += _chunk_problems(cell_dir / "images" / name, entry, seen)
     for path in sorted((cell_dir / "images").glob("*.parquet")):
         if path.name not in files:
-            problems.append(Problem(path, f"{path} is not in the manifest: its run was stopped; run it again."))
+            text = f"{path} is not in the manifest: its run was stopped; run it again."
+            problems.append(Problem(path, text, is_record=True))
     for folder in sorted(p for p in (cell_dir / "scores").glob("*") if p.is_dir()):
         problems += _score_problems(folder)
     return problems
@@ -56,7 +59,7 @@ def verify_store(root: Path) -> list[Problem]:
     cells = sorted(path for path in (root / "cells").glob("*") if path.is_dir())
     if not cells:
         raise DataError(f"{root} holds no cells to verify; give the --out folder of a run or one cell folder.")
-    return [problem for cell in cells for problem in verify_cell(cell)]
+    return [*(problem for cell in cells for problem in verify_cell(cell)), *_record_problems(root)]
 
 
 def check_entry(path: Path, entry: FileEntry) -> bytes:
@@ -90,6 +93,9 @@ def check_proof(data: bytes, path: Path, cell_key: str) -> None:
 def _chunk_problems(path: Path, entry: FileEntry, seen: dict[str, Path]) -> list[Problem]:
     try:
         data = check_entry(path, entry)
+    except DataError as error:
+        return [Problem(path, str(error), is_record=True)]
+    try:
         rows = rows_of(data, path)
     except DataError as error:
         return [Problem(path, str(error))]
@@ -127,6 +133,26 @@ def _score_problems(folder: Path) -> list[Problem]:
         if not intact:
             found.append(Problem(path, f"{path} does not match its manifest; delete the file and run again."))
     return found
+
+
+def _record_problems(root: Path) -> list[Problem]:
+    """Problems of the records of sweeps and bench runs."""
+    paths = [*sorted(root.glob("sweeps/*/sweep.json")), *sorted(root.glob("bench/*/bench.json"))]
+    found = {path: _json_problem(path) for path in paths}
+    problems = [problem for problem in found.values() if problem]
+    for path in (path for path, problem in found.items() if path.name == "bench.json" and not problem):
+        rows = path.with_name("rows.parquet")
+        try:
+            # Bench runs of before have no digest: their page checksums must do.
+            is_same = sha256_hex(read_bytes(rows)) == read_json(path).get("rows_sha256") or (
+                "rows_sha256" not in read_json(path) and bool(read_table(rows))
+            )
+        except DataError as error:
+            problems.append(Problem(rows, str(error)))
+            continue
+        if not is_same:
+            problems.append(Problem(rows, f"{rows} does not match its bench.json; measure again with --force."))
+    return problems
 
 
 def _json_problem(path: Path) -> Problem | None:

@@ -1,0 +1,131 @@
+"""Verify's helpers on a whole store: repair, prune and export, cell by cell under the cells' locks."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mulosd.errors import ConfigError, DataError, EnvironmentProblem
+from mulosd.stage.manifest import MANIFEST, read_manifest
+from mulosd.stage.prune import STALE_S, Removable, leftovers, removable
+from mulosd.stage.publish import read_json
+from mulosd.stage.repair import QUARANTINE, Action, repair_cell
+from pipelines.evaluate import METRICS
+from pipelines.lease import Locked
+from pipelines.store import Store
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A cell that another run works on."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def repair_store(store: Store, *, dry_run: bool = False) -> Iterator[Action | Skipped]:
+    """Repair every cell and record of the store; cells that another run works on are skipped."""
+    for key in cell_keys(store):
+        try:
+            with store.lock_cell(key, wait=False):
+                yield from repair_cell(store.cell_dir(key), dry_run=dry_run)
+        except Locked as error:
+            yield Skipped(str(error))
+    for path in damaged_records(store):
+        if not dry_run:
+            folder = store.root / QUARANTINE
+            folder.mkdir(exist_ok=True)
+            path.rename(folder / f"{path.parent.name}_{path.name}")
+        yield Action(path, f"moved to {QUARANTINE}/; run its sweep or bench again")
+
+
+def damaged_records(store: Store) -> list[Path]:
+    """Records of sweeps and bench runs that cannot be read."""
+    paths = [*store.root.glob("sweeps/*/sweep.json"), *store.root.glob("bench/*/bench.json")]
+    return [path for path in sorted(paths) if not _is_intact(path)]
+
+
+def prune_store(store: Store, *, unused: bool = False, dry_run: bool = False) -> Iterator[Removable | Skipped]:
+    """Remove temp files and quarantines. unused: also cells and scores that no finished sweep of the store names.
+
+    Cells that another run works on are skipped.
+    """
+    named, scores = _named(store) if unused else (set(), set())
+    for key in cell_keys(store):
+        folder = store.cell_dir(key)
+        try:
+            with store.lock_cell(key, wait=False):
+                if unused and key not in named:
+                    yield from _removed([removable(folder, "no finished sweep names this cell")], dry_run)
+                    continue
+                found = list(leftovers(folder))
+                if unused:
+                    found += [
+                        removable(path, "no finished sweep names this score")
+                        # A folder without metrics is not finished, or holds the states of other scores.
+                        for path in sorted(file.parent for file in (folder / "scores").glob(f"*/{METRICS}"))
+                        if (key, path.name) not in scores
+                    ]
+                yield from _removed(found, dry_run)
+        except Locked as error:
+            yield Skipped(str(error))
+    others = [path for path in sorted(store.root.glob("*")) if path.is_dir() and path.name not in ("cells", QUARANTINE)]
+    found = [item for folder in others for item in leftovers(folder, stale_s=STALE_S)]
+    if (store.root / QUARANTINE).is_dir():
+        found.append(removable(store.root / QUARANTINE, "damaged records that repair moved away"))
+    yield from _removed(found, dry_run)
+
+
+def export_cells(store: Store, out: Path, cells: Sequence[str] = (), *, dry_run: bool = False) -> tuple[int, int]:
+    """Write the cells (all finished ones without `cells`) for `datasets.load_from_disk`; (rows, bytes of their chunks).
+
+    dry_run: check everything that the export checks before it writes, and write nothing.
+    """
+    from mulosd.stage.export import check_export, export_dataset
+
+    keys = list(cells) or [key for key in cell_keys(store) if (store.cell_dir(key) / MANIFEST).exists()]
+    if missing := [key for key in keys if not store.cell_dir(key).is_dir()]:
+        raise ConfigError(f"{store.root} holds no cell {missing[0]}; `mulosd plan` lists the keys of a sweep.")
+    folders = [store.cell_dir(key) for key in keys]
+    if dry_run:
+        check_export(folders, out)
+    else:
+        export_dataset(folders, out)
+    entries = [entry for folder in folders for entry in read_manifest(folder).values()]
+    return sum(entry.rows for entry in entries), sum(entry.bytes for entry in entries)
+
+
+def cell_keys(store: Store) -> list[str]:
+    """Keys of the cells of a store."""
+    return sorted(path.name for path in (store.root / "cells").glob("*") if path.is_dir())
+
+
+def _named(store: Store) -> tuple[set[str], set[tuple[str, str]]]:
+    """Cells, and (cell, score folder), that the finished sweeps name."""
+    if damaged := [path for path in damaged_records(store) if path.name == "sweep.json"]:
+        raise DataError(f"{damaged[0]} is damaged, so what is unused cannot be known; repair or delete it first.")
+    cells, scores = set(), set()
+    for key in store.sweep_keys():
+        record = store.read_sweep(key)
+        cells |= {cell["cell_key"] for cell in record["cells"]}
+        scores |= {(cell, folder) for cell, found in record["scores"].items() for folder, _ in found.values()}
+    return cells, scores
+
+
+def _removed(found: Sequence[Removable], dry_run: bool) -> Iterator[Removable]:
+    for item in found:
+        if not dry_run:
+            try:
+                item.remove()
+            except OSError as error:
+                raise EnvironmentProblem(f"{item.path} cannot be removed ({error.strerror or error}).") from error
+        yield item
+
+
+def _is_intact(path: Path) -> bool:
+    try:
+        read_json(path)
+    except DataError:
+        return False
+    return True
