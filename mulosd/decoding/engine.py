@@ -122,7 +122,7 @@ class Engine:
         """Codes [B, Q] for cells `positions` [B, Q] from their logits [B, Q, V]."""
         where = torch.from_numpy(positions).to(self.seeds.device)
         codes = sampling.draw(logits, self.sampler, self.seeds, where, stream=self.stream, grid=self.grid)
-        return codes.cpu().numpy()  # type: ignore[no-any-return]
+        return codes.cpu().numpy()
 
     def feed(self, queries: Sequence[Queries], kind: str, *, causal: bool = False) -> Tensor:
         """One forward over ragged queries -> logits [B, Qmax, V], counted as `kind`.
@@ -144,8 +144,8 @@ class Engine:
         self._count(kind, [len(q.tokens) for q in queries], carries_prefix=first)
         mask = self._mask(positions, slots, rows, causal)
         device = self.seeds.device
-        fed = [torch.from_numpy(a).to(device) for a in (tokens, positions, slots)]
-        logits = self._call(*fed, torch.from_numpy(mask).to(device))
+        fed, where, store, seen = (torch.from_numpy(a).to(device) for a in (tokens, positions, slots, mask))
+        logits = self._call(fed, where, store, seen)
         if first:
             self._start_logits, logits = logits[:, 0], logits[:, 1:]
         return logits

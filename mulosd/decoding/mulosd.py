@@ -6,7 +6,6 @@ rows. `rows_per_cycle = all` makes one cycle of it. Serial resampling carries th
 round and, when more cycles follow, refresh the block with one forward (options A, then B).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,9 +87,9 @@ def _judge(job: Job, method: MuLoSD, target: Engine, block: Block, logits: Tenso
     drafts = torch.from_numpy(target.tokens[:, block.start : block.stop]).to(logits.device)
     probs = sampling.probabilities(logits, target.sampler)
     passed = verify.pooled_mass(probs, drafts, job.neighbours(method.pool_k)) >= method.tau
-    rejected = np.zeros((target.batch, target.num_tokens), bool)
-    rejected[:, block.start : block.stop] = ~passed.cpu().numpy()
-    rejected = rejected.reshape(-1, target.grid, target.grid)
+    failed = np.zeros((target.batch, target.num_tokens), bool)
+    failed[:, block.start : block.stop] = ~passed.cpu().numpy()
+    rejected: Bools = failed.reshape(-1, target.grid, target.grid)
     allowed = np.zeros((target.grid, target.grid), bool)
     allowed.flat[block.start : block.stop] = True
     resampled = np.zeros_like(rejected)
@@ -147,8 +146,8 @@ def _resample_islands(job: Job, method: MuLoSD, target: Engine, block: Block, re
 
 def _refresh(target: Engine, block: Block, resampled: Bools) -> None:
     """Rewrite the K/V of a changed block, its last cell excepted (the next verification feeds that)."""
-    changed: Sequence[bool] = resampled.any((1, 2)).tolist()
-    if any(changed):
+    changed = np.asarray(resampled.any((1, 2)))
+    if changed.any():
         span = range(block.start, block.stop - 1)
         chains = [_chain(target, b, span) if changed[b] else Queries.empty() for b in range(target.batch)]
         target.feed(chains, "refresh", causal=True)

@@ -44,9 +44,7 @@ def uniform(seeds: Tensor, positions: Tensor, size: int, *, stream: str, grid: i
     state = _combine(_mix(seeds)[:, None], STREAMS[stream])
     state = _combine(_combine(_combine(state, grid), iteration), positions)
     codes = torch.arange(size, device=seeds.device, dtype=torch.int64)
-    bits = _shift_right(
-        _combine(state[..., None], codes), 12
-    )  # 52 bits: one half is added exactly, so never 1
+    bits = _shift_right(_combine(state[..., None], codes), 12)  # 52 bits: one half is added exactly, so never 1
     return (bits.double() + 0.5) / float(1 << 52)
 
 

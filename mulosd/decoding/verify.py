@@ -19,7 +19,7 @@ def nearest_codes(codebook: Tensor, pool_k: int) -> Tensor:
     """
     codes = codebook.double()
     tables = []
-    for ids in torch.arange(len(codes), device=codes.device).split(1024):
+    for ids in torch.split(torch.arange(len(codes), device=codes.device), 1024):
         similarity = codes[ids] @ codes.T
         similarity.scatter_(1, ids[:, None], torch.inf)
         tables.append(similarity.sort(dim=-1, descending=True, stable=True).indices[:, :pool_k])

@@ -17,9 +17,7 @@ def decode_zipar(job: Job, method: ZipAR) -> Result:
     return finish(job, engine)
 
 
-def fill_rows(
-    engine: Engine, start: int, stop: int, window: int, kind: str, record: Recorder | None = None
-) -> None:
+def fill_rows(engine: Engine, start: int, stop: int, window: int, kind: str, record: Recorder | None = None) -> None:
     """Draw grid rows start .. stop-1 of every image in a staggered front."""
     labels = np.zeros((engine.grid, engine.grid), np.int64)
     labels[start:stop] = 1

@@ -132,7 +132,7 @@ def check_part(card: Card, name: str) -> Path:
         raise ConfigError(
             f"{card.folder / 'card.json'}: parts.{name}.file = {entry['file']!r} must be a bare file name."
         )
-    path = card.folder / entry["file"]
+    path = card.folder / str(entry["file"])
     if not path.is_file():
         raise DataError(f"{path}: weights of {card.target_id} are missing; restore the file named by card.json.")
     found = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -75,7 +75,7 @@ class Target:
         """Codes [H, W] -> uint8 image; undecided cells (-1) are painted mid-grey."""
         known = torch.from_numpy(np.maximum(tokens, 0)).long()[None].to(self.device)
         with torch.inference_mode():
-            image = to_uint8(self.vq.decode(known))[0]
+            image: np.ndarray = to_uint8(self.vq.decode(known))[0]
         stride = image.shape[0] // tokens.shape[0]
         hidden = np.kron(tokens < 0, np.ones((stride, stride), bool))
         image[hidden] = 128
@@ -96,9 +96,7 @@ class Target:
         ids = torch.tensor([encode_words(prompt) for prompt in prompts], device=self.device)
         return Condition(ids, torch.ones_like(ids, dtype=torch.bool))
 
-    def _job(
-        self, condition: Condition, seeds: Sequence[int], method: SamplerKnobs, shots: list[Ints] | None
-    ) -> Job:
+    def _job(self, condition: Condition, seeds: Sequence[int], method: SamplerKnobs, shots: list[Ints] | None) -> Job:
         preset = self.card.sampler
         draft_guidance = getattr(method, "draft_guidance", None)
         sampler = Sampler(
@@ -183,7 +181,9 @@ def load_part(card: Card, name: str, module: torch.nn.Module) -> None:
         | {key for key in expected.keys() & state.keys() if expected[key].shape != state[key].shape}
     )
     if wrong:
-        raise DataError(f"{path}: missing, unexpected or wrongly shaped tensors: {', '.join(wrong[:5])}; restore the file.")
+        raise DataError(
+            f"{path}: missing, unexpected or wrongly shaped tensors: {', '.join(wrong[:5])}; restore the file."
+        )
     module.load_state_dict(state)
 
 

@@ -72,11 +72,9 @@ def rope_table(config: GPTConfig) -> Tensor:
 
 def apply_rope(x: Tensor, table: Tensor) -> Tensor:
     """Rotate interleaved pairs: x [R, heads, Q, head_dim], table [R or 1, Q, head_dim / 2, 2], in float32."""
-    pairs = x.float().unflatten(-1, (-1, 2))
-    cos, sin = table[:, None, :, :, 0].to(pairs.dtype), table[:, None, :, :, 1].to(pairs.dtype)
-    if x.dtype == torch.float64:
-        pairs = x.unflatten(-1, (-1, 2))
-        cos, sin = cos.double(), sin.double()
+    wide = x if x.dtype == torch.float64 else x.float()
+    pairs = wide.reshape(*x.shape[:-1], -1, 2)
+    cos, sin = table[:, None, :, :, 0].type_as(wide), table[:, None, :, :, 1].type_as(wide)
     even, odd = pairs[..., 0], pairs[..., 1]
     return torch.stack([even * cos - odd * sin, odd * cos + even * sin], dim=-1).flatten(-2).type_as(x)
 
@@ -254,14 +252,18 @@ class Transformer(nn.Module):
             x, store, where = torch.cat([prefix, x], 1), torch.cat([lead, store], 1), torch.cat([lead, where], 1)
         attend = self._visible(cache, mask, prefix is not None, tokens.shape[1], span)
         rope = self.rope[where]
-        for layer, kv in zip(self.layers, cache.kv, strict=True):
+        for layer, kv in zip(self.blocks(), cache.kv, strict=True):
             x = layer.step(x, rope, store, kv, span, attend)
-        return x  # type: ignore[no-any-return]
+        return x
+
+    def blocks(self) -> list["Block"]:
+        """The layers, typed."""
+        return [layer for layer in self.layers if isinstance(layer, Block)]
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
         """Conversions of the module leave the rotary table at float32 or wider (models.md 1.4)."""
         table = self.rope
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.rope.itemsize < table.itemsize:
             self.rope = table.to(self.rope.device)
         return self

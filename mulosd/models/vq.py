@@ -48,8 +48,8 @@ class ResBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.conv1(F.silu(self.norm1(x)))
-        h = self.conv2(F.silu(self.norm2(h)))
-        return h + (self.nin_shortcut(x) if self.has_shortcut else x)
+        update: Tensor = self.conv2(F.silu(self.norm2(h)))
+        return update + (self.nin_shortcut(x) if self.has_shortcut else x)
 
 
 class AttnBlock(nn.Module):
@@ -68,7 +68,8 @@ class AttnBlock(nn.Module):
         h = self.norm(x)
         q, k, v = (layer(h).flatten(2).transpose(1, 2) for layer in (self.q, self.k, self.v))
         out = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, channels, height, width)
-        return x + self.proj_out(out)
+        update: Tensor = self.proj_out(out)
+        return x + update
 
 
 class _Downsample(nn.Module):
