@@ -10,7 +10,7 @@ from mulosd.prompts import load_prompts
 from mulosd.scenes.render import render
 from mulosd.scenes.world import scene_from_json
 from mulosd.stage.verify import verify_store
-from mulosd.types import Decoded
+from mulosd.types import Decoded, Prompt
 from pipelines.driver import run_sweep
 from pipelines.results import collect
 from pipelines.scorers import build_scorer
@@ -29,15 +29,19 @@ def sweep_of(*evaluators: str) -> Sweep:
 @pytest.fixture
 def perfect(monkeypatch: pytest.MonkeyPatch) -> None:
     """A target that draws each scene exactly."""
-    pictures = {prompt.text: render(scene_from_json(prompt.metadata["scene"]), SIDE) for prompt in PROMPTS}
+    draw_exactly(PROMPTS, monkeypatch)
 
-    def decode(self: fakes.FakeTarget, prompts: Any, seeds: Any, method: Any, **options: Any) -> list[Decoded]:
-        images = [self.one(prompt, seed, method) for prompt, seed in zip(prompts, seeds, strict=True)]
-        for prompt, image in zip(prompts, images, strict=True):
-            image.image = pictures[prompt]
+
+def draw_exactly(prompts: list[Prompt], monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures = {prompt.text: render(scene_from_json(prompt.metadata["scene"]), SIDE) for prompt in prompts}
+
+    def decode(self: fakes.FakeTarget, texts: Any, seeds: Any, method: Any, **options: Any) -> list[Decoded]:
+        images = [self.one(text, seed, method) for text, seed in zip(texts, seeds, strict=True)]
+        for text, image in zip(texts, images, strict=True):
+            image.image = pictures[text]
         return images
 
-    monkeypatch.setattr("pipelines.plan.load_prompt_set", lambda spec: (PROMPTS, "scenes"))
+    monkeypatch.setattr("pipelines.plan.load_prompt_set", lambda spec: (prompts, "scenes"))
     monkeypatch.setattr(fakes.FakeTarget, "decode", decode)
     monkeypatch.setattr(fakes, "load_card", lambda target: fakes.FakeCard(target, image_px=SIDE))
 
@@ -103,3 +107,21 @@ def test_prompts_without_scenes_have_no_distance(tmp_path: Path) -> None:
 def test_the_reference_is_part_of_the_protocol() -> None:
     small, large = (build_scorer("frechet", registry=REGISTRY, image_px=px, has_scenes=True) for px in (64, 128))
     assert small.protocol() != large.protocol()
+
+
+def test_dense_prompts_in_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw_exactly(load_prompts({"name": "dpg_scenes", "count": 5}), monkeypatch)
+    run_sweep(sweep_of("dpg", "detail"), out=tmp_path)
+    metrics = collect(tmp_path)[0].metrics
+    names = ("overall", "global", "entity", "attribute", "relation", "other")
+    assert [metrics[f"dpg/{name}"]["value"] for name in names] == [100.0] * 6
+    assert metrics["dpg/overall"]["n"] == 5
+    assert metrics["detail/accuracy"]["value"] == 1.0
+    assert metrics["dpg/overall"]["protocol"]["vqa"]["name"] == "scenes-vqa"
+
+
+def test_prompts_without_questions_have_no_dpg(tmp_path: Path) -> None:
+    run_sweep(sweep_of("dpg"), out=tmp_path)
+    metrics = collect(tmp_path)[0].metrics
+    assert {metric["value"] for metric in metrics.values()} == {None}
+    assert "carries no questions" in metrics["dpg/overall"]["reason"]
