@@ -59,7 +59,7 @@ COLUMNS = (
     Column("latency_speedup", "latency speed-up", "higher", "×", 2),
     Column("geneval", "GenEval", "higher", "", 3, "geneval/overall"),
     Column("geneval_difference", "GenEval − ar", "higher", "", 3, signed=True),
-    Column("detail", "detail", "higher", "", 3, "detail"),
+    Column("detail", "detail", "higher", "", 3, "detail/accuracy"),
     Column("detail_kept", "detail kept", "higher", "%", 0),
     Column("fd_effnet", "FD-EffNet", "lower", "", 1, "fd_effnet"),
     Column("resampled", "resampled", "none", "%", 1),

@@ -17,6 +17,8 @@ from evaluators import statistics
 from evaluators.geneval import TASKS, paired_overall_difference
 from mulosd.errors import DataError
 
+OVERALL = "geneval/overall"
+DETAIL = "detail/accuracy"
 SAMPLER_KNOBS = ("guidance", "temperature", "top_k", "top_p")
 FORWARD_COUNTERS = ("forwards_draft", "forwards_verify", "forwards_resample", "forwards_refresh")
 NON_INFERIORITY_MARGIN = 0.05  # GenEval overall: the largest loss against ar that still counts as none
@@ -78,7 +80,7 @@ def _compare_row(row: CellRow, group: _Group, marks: frozenset[str]) -> Comparis
             estimates[key] = Estimate(None, reason=reason)
     else:
         estimates["forward_ratio"] = _guarded(statistics.ratio_of_totals, forwards_of(baseline), forwards_of(row))
-        estimates["geneval_difference"] = group.gap(row, baseline, "geneval/overall")
+        estimates["geneval_difference"] = group.gap(row, baseline, OVERALL)
         estimates["detail_kept"] = _detail_kept(row, baseline, draft, group)
     notes = () if baseline is None or row.method in ("ar", "draft-only") else _notes(row, baseline, draft, group)
     return Comparison(estimates, best=marks, verdicts=_verdicts(row, baseline, draft, group), notes=notes)
@@ -112,7 +114,7 @@ def _by_task(row: CellRow) -> dict[str, Values]:
 def _difference(row: CellRow, baseline: CellRow, metric: str) -> Estimate:
     if row is baseline:
         return Estimate(None, reason="the row is its own baseline")
-    if metric == "geneval/overall":  # a mean of task means: prompts are resampled inside their task
+    if metric == OVERALL:  # a mean of task means: prompts are resampled inside their task
         return _guarded(paired_overall_difference, _by_task(row), _by_task(baseline))
     return _guarded(statistics.paired_difference, _per_sample(row, metric), _per_sample(baseline, metric))
 
@@ -121,12 +123,12 @@ def _detail_kept(row: CellRow, baseline: CellRow, draft: CellRow | None, group: 
     """(cell - draft-only) / (ar - draft-only) on the detail metric, over the samples all three have."""
     if draft is None:
         return Estimate(None, reason="no draft-only row with the same sampler settings in this sweep")
-    advantage = group.gap(baseline, draft, "detail")
+    advantage = group.gap(baseline, draft, DETAIL)
     if advantage.value is None:
         return advantage
     if advantage.interval is None or advantage.interval[0] <= 0:
         return Estimate(None, reason="ar's advantage over draft-only is not distinguishable from zero here")
-    series = [_per_sample(cell, "detail") for cell in (row, baseline, draft)]
+    series = [_per_sample(cell, DETAIL) for cell in (row, baseline, draft)]
     shared = sorted(set(series[0]).intersection(*series[1:]))
     if not shared:
         return Estimate(None, reason="no sample has a detail score in all three rows")
@@ -204,9 +206,9 @@ def _verdicts(row: CellRow, baseline: CellRow | None, draft: CellRow | None, gro
     if draft is not None and row is not draft:
         metric = _draft_metric(row, draft)
         word = _shown(group.gap(row, draft, metric), 0.0)
-        found["beats_draft"] = word and f"{word} ({'detail' if metric == 'detail' else 'GenEval'})"
+        found["beats_draft"] = word and f"{word} ({'detail' if metric == DETAIL else 'GenEval'})"
     if baseline is not None and row is not baseline:
-        word = _shown(group.gap(row, baseline, "geneval/overall"), -NON_INFERIORITY_MARGIN)
+        word = _shown(group.gap(row, baseline, OVERALL), -NON_INFERIORITY_MARGIN)
         found["keeps_ar"] = word and f"{word} (margin {NON_INFERIORITY_MARGIN:g})"
     return {key: text for key, text in found.items() if text}
 
@@ -221,12 +223,12 @@ def _shown(gap: Estimate, limit: float) -> str:
 
 def _draft_metric(row: CellRow, draft: CellRow) -> str:
     """What a row and draft-only are told apart by: detail, which a draft lacks, or GenEval where it was not scored."""
-    return "detail" if _per_sample(row, "detail") and _per_sample(draft, "detail") else "geneval/overall"
+    return DETAIL if _per_sample(row, DETAIL) and _per_sample(draft, DETAIL) else OVERALL
 
 
 def _verdict(row: CellRow, baseline: CellRow, draft: CellRow, group: _Group) -> str:
     """Whether the speed-up counts: quality above draft-only and non-inferior to ar; and what is kept of the detail."""
-    against_ar = group.gap(row, baseline, "geneval/overall")
+    against_ar = group.gap(row, baseline, OVERALL)
     if against_ar.interval is None:
         return ""
     metric = _draft_metric(row, draft)
@@ -234,14 +236,14 @@ def _verdict(row: CellRow, baseline: CellRow, draft: CellRow, group: _Group) -> 
     if _shown(against_ar, -NON_INFERIORITY_MARGIN) != "yes":
         problems.append(f"the lower limit of GenEval − ar is not above −{NON_INFERIORITY_MARGIN}")
     if _shown(group.gap(row, draft, metric), 0.0) != "yes":
-        problems.append(f"{metric} is not shown to be above draft-only")
+        problems.append(f"{'detail' if metric == DETAIL else 'GenEval'} is not shown to be above draft-only")
     verdict = f"not shown to count ({'; '.join(problems)})" if problems else "counts"
-    return f"Speed-up of {row.label}: {verdict}{_half_kept(row, baseline, draft) if metric == 'detail' else ''}."
+    return f"Speed-up of {row.label}: {verdict}{_half_kept(row, baseline, draft) if metric == DETAIL else ''}."
 
 
 def _half_kept(row: CellRow, baseline: CellRow, draft: CellRow) -> str:
     """Whether at least half of ar's detail advantage over draft-only is kept: cell - (ar + draft-only) / 2 above 0."""
-    series = [_per_sample(cell, "detail") for cell in (row, baseline, draft)]
+    series = [_per_sample(cell, DETAIL) for cell in (row, baseline, draft)]
     try:
         found = statistics.paired_contrast(series, [1.0, -0.5, -0.5])
     except DataError:

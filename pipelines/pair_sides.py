@@ -55,7 +55,8 @@ def find_sides(text: str, *, store: Path | None, sweep_key: str | None = None) -
     unknown or fits several cells, DataError for a folder without results.
     """
     folder, name = _split(text)
-    if folder is None:
+    if folder is None or (name == "" and store is not None and not _has_results(folder)):
+        name = text
         if store is None:
             raise ConfigError(f"{text!r} is no folder; give --store DIR to look it up in, or write DIR:{text}.")
         folder = store
@@ -92,6 +93,11 @@ def _split(text: str) -> tuple[Path | None, str]:
     if colon and tail and Path(head).is_dir():
         return Path(head), tail
     return None, text
+
+
+def _has_results(folder: Path) -> bool:
+    """Whether a folder is a store, a cell or a sweep: another one may happen to be called `mulosd`."""
+    return any((folder / name).exists() for name in ("cells", "sweeps", "cell.json", "sweep.json"))
 
 
 def _look_up(store: Store, name: str, sweep_key: str | None) -> list[Side]:

@@ -4,6 +4,7 @@ All numbers are of side A minus side B over the samples that both have, prompts 
 `evaluators.paired_tests`): the same functions as in the tables of a sweep.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,15 +18,14 @@ from evaluators.geneval import TASKS, paired_overall_difference
 from evaluators.paired_tests import PairedTest, Wins
 from mulosd.errors import DataError, unknown_name
 from mulosd.methods import build_method
-from pipelines.compare import NON_INFERIORITY_MARGIN, forwards_of
+from pipelines.compare import DETAIL, NON_INFERIORITY_MARGIN, OVERALL, forwards_of
 from pipelines.pair_sides import Side
 from pipelines.results import pictures
 
 CHANGES = 6
-OVERALL = "geneval/overall"
 FORWARDS = "speed/forwards_per_image"
 # Sorted by the first of these that both sides have; the next one decides between equal changes.
-CHANGE_METRICS = (OVERALL, "detail")
+CHANGE_METRICS = (OVERALL, DETAIL)
 # Copies of what other metrics say.
 SKIPPED = ("geneval/image_mean", "geneval/prompt_any", "speed/step_ratio")
 NOT_A_KNOB = "n/a"
@@ -146,13 +146,21 @@ def _wins(wins: Wins | None) -> dict[str, Any]:
 def _gap(name: str, ours: Metrics, theirs: Metrics, shared: Sequence[str]) -> tuple[statistics.Estimate, float, float]:
     """(difference, value of A, value of B) over the samples that both have."""
     a, b = ours[name]["per_sample"], theirs[name]["per_sample"]
-    if name != OVERALL:
+    if name == OVERALL:
+        gap = paired_overall_difference(_by_task(ours), _by_task(theirs))
+    else:
         gap = statistics.paired_difference(a, b)
-        return gap, *(statistics.bootstrap_mean({k: side[k] for k in shared}, resamples=1).value for side in (a, b))
-    gap = paired_overall_difference(_by_task(ours), _by_task(theirs))
-    tags = _task_of(ours)
-    sides = ({k: side[k] for k in shared if k in tags} for side in (a, b))
-    return gap, *(statistics.bootstrap_mean(side, strata=tags, resamples=1).value for side in sides)
+    tags = _task_of(ours) if name == OVERALL else dict.fromkeys(shared, "")
+    both = [key for key in shared if key in tags]
+    return gap, _stratified_mean(a, both, tags), _stratified_mean(b, both, tags)
+
+
+def _stratified_mean(values: Values, samples: Sequence[str], strata: Mapping[str, str]) -> float:
+    """Unweighted mean of the strata's means."""
+    groups: dict[str, list[float]] = {}
+    for sample in samples:
+        groups.setdefault(strata[sample], []).append(values[sample])
+    return math.fsum(math.fsum(group) / len(group) for group in groups.values()) / len(groups)
 
 
 def _test(name: str, ours: Metrics, theirs: Metrics, a: Values, b: Values) -> PairedTest | None:
@@ -175,8 +183,8 @@ def _judged(name: str, gap: statistics.Estimate, direction: Direction, baseline:
         shown = ("A higher" if low > 0 else "A lower") if direction == "none" else "A better" if is_good else "A worse"
     if name != OVERALL or baseline != "ar":
         return shown
-    held = statistics.non_inferiority(gap, margin=NON_INFERIORITY_MARGIN).verdict
-    held = "non-inferiority not shown" if held == "not shown" else held
+    verdict = statistics.non_inferiority(gap, margin=NON_INFERIORITY_MARGIN).verdict
+    held = "non-inferiority not shown" if verdict == "not shown" else verdict
     return f"{shown}; {held} at margin {NON_INFERIORITY_MARGIN:g}"
 
 

@@ -153,8 +153,8 @@ def parse_sweep(
 
 _INTEGERS = {"images_per_prompt": 1, "base_seed": 0, "batch_size": 1, "chunk_prompts": 1, "max_failed": 0}
 _BUDGETS = ("ms_per_forward", "max_hours")
-_KEYS = ("name", "target", "prompts", "methods", "evaluators", "bench", "max_cells", "device", "dtype")
-_KEYS += (*_INTEGERS, *_BUDGETS)
+_OTHER_KEYS = ("name", "target", "prompts", "methods", "evaluators", "bench", "max_cells", "device", "dtype")
+_KEYS = (*_OTHER_KEYS, *_INTEGERS, *_BUDGETS)
 
 
 class _Check:

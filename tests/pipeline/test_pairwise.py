@@ -80,6 +80,16 @@ def test_a_cell_is_named_in_many_ways(store: Path, keys: list[str]) -> None:
     assert all(len(sides) == 1 for sides in ways)
 
 
+def test_a_folder_that_only_has_the_name_is_no_store(
+    store: Path, keys: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / keys[0]).mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert one(store, keys[0]).row.cell_key == keys[0]
+    with pytest.raises(DataError, match="is no store"):
+        find_sides(keys[0], store=None)
+
+
 def test_the_newest_sweep_wins_and_another_can_be_chosen(store: Path, keys: list[str]) -> None:
     assert one(store, "ar").config["base_seed"] == 5
     (older,) = find_sides("ar", store=store, sweep_key=one(store, keys[0]).sweep_key)

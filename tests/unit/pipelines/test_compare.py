@@ -3,8 +3,11 @@
 import pytest
 
 from dashboards.rows import CellRow
+from dashboards.table import COLUMNS
 from evaluators.geneval import TASKS
-from pipelines.compare import baseline_of, compare, forwards_of
+from evaluators.registry import build_evaluator
+from evaluators.types import Metric
+from pipelines.compare import DETAIL, OVERALL, baseline_of, compare, forwards_of
 
 NUM = 240
 IDS = [f"scenes/p{i:03d}/0" for i in range(NUM)]
@@ -22,7 +25,7 @@ def row(
     """A row whose first `right` share of each task is correct, so that better rows contain worse ones."""
     rank = {sample: i // len(TASKS) / (NUM // len(TASKS)) for i, sample in enumerate(IDS)}
     scores = {sample: float(rank[sample] < right) for sample in IDS}
-    metrics = {"geneval/overall": metric(scores), "detail": metric({s: float(rank[s] < detail) for s in IDS})}
+    metrics = {"geneval/overall": metric(scores), "detail/accuracy": metric({s: float(rank[s] < detail) for s in IDS})}
     for task in TASKS:
         metrics[f"geneval/{task}"] = metric({s: v for s, v in scores.items() if TASK_OF[s] == task})
     counters = {
@@ -98,6 +101,18 @@ def test_verdict_says_what_is_missing(found) -> None:
     assert found["ar"].notes == ()
 
 
+def test_the_metrics_are_named_as_the_evaluators_name_them() -> None:
+    """A column that asks for another name would stay empty for ever."""
+    made = {metric.name for name in ("geneval", "detail") for metric in _nothing_scored(name)}
+    assert {OVERALL, DETAIL, *(f"geneval/{task}" for task in TASKS)} <= made
+    assert {column.metric for column in COLUMNS if column.metric} <= made | {"fd_effnet"}
+
+
+def _nothing_scored(name: str) -> list[Metric]:
+    evaluator = build_evaluator(name)
+    return evaluator.finalize(evaluator.score([]))
+
+
 def test_verdicts_of_each_row(found) -> None:
     assert found["mulosd"].verdicts == {"beats_draft": "yes (detail)", "keeps_ar": "yes (margin 0.05)"}
     assert found["bad"].verdicts["keeps_ar"] == "no (margin 0.05)"
@@ -110,7 +125,7 @@ def test_a_verdict_without_certainty_is_not_shown() -> None:
     verdicts = compare(rows)["m"].verdicts
     assert verdicts == {"beats_draft": "not shown (detail)", "keeps_ar": "not shown (margin 0.05)"}
     for one in rows:
-        del one.metrics["detail"]
+        del one.metrics["detail/accuracy"]
     assert compare(rows)["m"].verdicts["beats_draft"] == "no (GenEval)"
 
 
