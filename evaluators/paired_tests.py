@@ -6,13 +6,13 @@ random draws have a fixed seed. Knows no metric.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from evaluators.statistics import NOTHING_SHARED, prompt_of
+from evaluators.statistics import NOTHING_SHARED, Estimate, Interval, prompt_of, wilson_interval
 from mulosd.errors import DataError
 
 FLIPS = 10_000  # random sign patterns where not all are tried
@@ -53,6 +53,22 @@ def count_wins(a: Values, b: Values, *, direction: Literal["higher", "lower"] = 
     means = _by_prompt({key: a[key] - b[key] for key in _shared(a, b)})
     signed = [math.fsum(gaps) * (1 if direction == "higher" else -1) for gaps in means.values()]
     return Wins(sum(s > 0 for s in signed), sum(s == 0 for s in signed), sum(s < 0 for s in signed))
+
+
+def limits_where_all_agree(estimate: Estimate, a: Values, b: Values) -> Estimate:
+    """The paired difference `estimate` of right-or-wrong values, with limits that have a width where no pair varies.
+
+    A bootstrap of equal differences has none: "the same on all 6 prompts" would pass for certain equality. The limits
+    are then the difference ± Wilson's upper limit for 0 of n prompts being otherwise, inside [-1, 1]. Other estimates,
+    and values that are not all 0 or 1, come back unchanged.
+    """
+    shared = a.keys() & b.keys()
+    gaps = {a[key] - b[key] for key in shared}
+    is_binary = all(a[key] in (0, 1) and b[key] in (0, 1) for key in shared)
+    if estimate.interval is None or len(gaps) != 1 or not is_binary:
+        return estimate
+    width = wilson_interval(0, estimate.n_clusters).high
+    return replace(estimate, interval=Interval(max(-1.0, estimate.value - width), min(1.0, estimate.value + width)))
 
 
 def has_one_image_per_prompt(a: Values, b: Values) -> bool:

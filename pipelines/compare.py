@@ -15,11 +15,13 @@ from dashboards.rows import CellRow
 from dashboards.table import COLUMNS, Column, Comparison, Estimate, prompts_of
 from evaluators import statistics
 from evaluators.geneval import TASKS, paired_overall_difference
+from evaluators.paired_tests import limits_where_all_agree
 from mulosd.errors import DataError
 
 OVERALL = "geneval/overall"
 DETAIL = "detail/accuracy"
 SAMPLER_KNOBS = ("guidance", "temperature", "top_k", "top_p")
+DRAFT_KNOBS = ("upsampler", "draft_window", "draft_guidance")
 FORWARD_COUNTERS = ("forwards_draft", "forwards_verify", "forwards_resample", "forwards_refresh")
 NON_INFERIORITY_MARGIN = 0.05  # GenEval overall: the largest loss against ar that still counts as none
 
@@ -62,8 +64,17 @@ def forwards_of(row: CellRow) -> dict[str, float]:
 
 
 def baseline_of(row: CellRow, group: Sequence[CellRow], method: str = "ar") -> CellRow | None:
-    """The group's `method` row with the sampler knobs of `row`; None when there is none or more than one."""
-    found = [other for other in group if other.method == method and _sampler(other) == _sampler(row)]
+    """The group's `method` row with the sampler knobs of `row`; None when there is none or more than one.
+
+    Of several draft-only rows a row with a draft is held to the one that leaves the very same draft untouched.
+    """
+    found = [
+        other
+        for other in group
+        if other.method == method and _knobs(other, SAMPLER_KNOBS) == _knobs(row, SAMPLER_KNOBS)
+    ]
+    if len(found) > 1:
+        found = [other for other in found if _knobs(other, DRAFT_KNOBS) == _knobs(row, DRAFT_KNOBS)]
     return found[0] if len(found) == 1 else None
 
 
@@ -114,9 +125,16 @@ def _by_task(row: CellRow) -> dict[str, Values]:
 def _difference(row: CellRow, baseline: CellRow, metric: str) -> Estimate:
     if row is baseline:
         return Estimate(None, reason="the row is its own baseline")
-    if metric == OVERALL:  # a mean of task means: prompts are resampled inside their task
-        return _guarded(paired_overall_difference, _by_task(row), _by_task(baseline))
-    return _guarded(statistics.paired_difference, _per_sample(row, metric), _per_sample(baseline, metric))
+    ours, theirs = _per_sample(row, metric), _per_sample(baseline, metric)
+
+    def difference(*_: Values) -> statistics.Estimate:
+        if metric == OVERALL:  # a mean of task means: prompts are resampled inside their task
+            found = paired_overall_difference(_by_task(row), _by_task(baseline))
+        else:
+            found = statistics.paired_difference(ours, theirs)
+        return limits_where_all_agree(found, ours, theirs)
+
+    return _guarded(difference, ours, theirs)
 
 
 def _detail_kept(row: CellRow, baseline: CellRow, draft: CellRow | None, group: _Group) -> Estimate:
@@ -253,5 +271,5 @@ def _half_kept(row: CellRow, baseline: CellRow, draft: CellRow) -> str:
     return f"; half of ar's detail advantage is {'' if found.interval.low > 0 else 'not shown to be '}kept"
 
 
-def _sampler(row: CellRow) -> dict[str, object]:
-    return {key: row.knobs[key] for key in SAMPLER_KNOBS if key in row.knobs}
+def _knobs(row: CellRow, names: Sequence[str]) -> dict[str, object]:
+    return {key: row.knobs[key] for key in names if key in row.knobs}

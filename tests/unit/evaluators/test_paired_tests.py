@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluators import paired_tests as tests
+from evaluators.statistics import paired_difference
 from mulosd.errors import DataError
 
 
@@ -109,6 +110,27 @@ def test_no_difference_at_all() -> None:
     a = per_sample(np.ones((4, 2)))
     found = tests.sign_flip_test(a, a)
     assert (found.p_value, found.n) == (1.0, 4)
+
+
+@pytest.mark.parametrize(("a", "b", "value"), [(1, 1, 0.0), (0, 0, 0.0), (1, 0, 1.0), (0, 1, -1.0)])
+def test_equal_differences_keep_a_width(a: int, b: int, value: float) -> None:
+    """No disagreement on 10 prompts leaves room for z^2 / (n + z^2) = 0.278 of them."""
+    left, right = per_sample(np.full((10, 2), a)), per_sample(np.full((10, 2), b))
+    plain = paired_difference(left, right)
+    assert plain.interval == (value, value)
+    low, high = tests.limits_where_all_agree(plain, left, right).interval
+    assert (low, high) == pytest.approx((max(-1, value - 0.2775), min(1, value + 0.2775)), abs=1e-3)
+
+
+def test_limits_with_a_width_are_left_alone() -> None:
+    a, b = right_or_wrong(8, 2)
+    plain = paired_difference(a, b)
+    assert tests.limits_where_all_agree(plain, a, b) == plain
+    counts = per_sample(np.full((10, 1), 40.0))
+    constant = paired_difference(counts, per_sample(np.full((10, 1), 16.0)))
+    assert tests.limits_where_all_agree(constant, counts, per_sample(np.full((10, 1), 16.0))) == constant
+    single = paired_difference({"b/1/0": 1.0}, {"b/1/0": 1.0})
+    assert tests.limits_where_all_agree(single, {"b/1/0": 1.0}, {"b/1/0": 1.0}).interval is None
 
 
 def test_wins_are_counted_by_prompt() -> None:

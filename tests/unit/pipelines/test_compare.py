@@ -1,5 +1,7 @@
 """Comparisons against closed forms: who is compared with whom, which way a ratio goes, what is marked."""
 
+from dataclasses import replace
+
 import pytest
 
 from dashboards.rows import CellRow
@@ -146,6 +148,31 @@ def test_baseline_has_the_same_sampler(group: list[CellRow]) -> None:
     assert baseline_of(guided, [*group, other]) is other
     assert baseline_of(group[2], [*group, other]) is group[0]
     assert baseline_of(guided, group) is None
+
+
+def test_of_several_drafts_the_same_draft_is_the_control(group: list[CellRow]) -> None:
+    repeat = row("draft2", "draft-only", right=0.5, upsampler="repeat")
+    rows = [*group, repeat]
+    assert baseline_of(row("m", "mulosd", right=0.7, upsampler="repeat"), rows, "draft-only") is repeat
+    assert baseline_of(row("m", "mulosd", right=0.7, tau=0.3), rows, "draft-only") is group[1]
+    assert baseline_of(row("m", "mulosd", right=0.7, upsampler="repeat"), group, "draft-only") is group[1]
+    assert baseline_of(row("m", "mulosd", right=0.7, draft_window=9), rows, "draft-only") is None
+
+
+def test_no_disagreement_on_few_prompts_shows_no_equality() -> None:
+    """The bootstrap's interval would be [0, 0] and pass for certain."""
+    few = set(IDS[: 6 * 2])
+
+    def cut(one: CellRow) -> CellRow:
+        metrics = {
+            name: {**m, "per_sample": {s: 1.0 for s in m["per_sample"] if s in few}} for name, m in one.metrics.items()
+        }
+        return replace(one, metrics=metrics)
+
+    rows = [row("a", "ar", right=0.8), row("m", "zipar", right=0.8)]
+    assert compare([cut(one) for one in rows])["m"].verdicts["keeps_ar"] == "not shown (margin 0.05)"
+    every = [row("a", "ar", right=1.1), row("m", "zipar", right=1.1)]
+    assert compare(every)["m"].verdicts["keeps_ar"] == "yes (margin 0.05)"
 
 
 def test_without_a_baseline_numbers_are_null_with_a_reason() -> None:
