@@ -175,3 +175,11 @@ def test_broken_files(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=part) as caught:
             load(tmp_path, text)
         assert len(str(caught.value).splitlines()) == 1
+
+
+def test_the_documented_example_is_a_sweep(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    example = text.split("```yaml\n")[1].split("```")[0].replace("[geneval, detail, speed]", "[mean]")
+    sweep = load(tmp_path, example.replace("[tiny-mid, tiny-high]", "[fake-a, fake-b]"))
+    assert len(sweep.methods) == 2 + 2 + (1 + 4)
+    assert (sweep.ms_per_forward, sweep.max_hours) == (12.0, 2.0)
