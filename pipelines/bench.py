@@ -23,6 +23,7 @@ from mulosd.errors import ConfigError
 from mulosd.methods import SamplerKnobs
 from mulosd.stage.publish import publish_json
 from mulosd.types import DecodeStats
+from pipelines.devices import timing
 from pipelines.executor import resolve
 from pipelines.forward_time import describe as describe_forward_times
 from pipelines.forward_time import forward_times
@@ -81,7 +82,8 @@ def run_bench(
     torch.set_num_threads(threads or before)
     try:
         record = provenance()
-        rows, forwards = _measure(plan, timed, warm, progress or (lambda *_: None))
+        with timing():  # sweeps on this host wait meanwhile
+            rows, forwards = _measure(plan, timed, warm, progress or (lambda *_: None))
     finally:
         torch.set_num_threads(before)
     return _publish(store, plan, settings, record, rows, forwards)

@@ -177,6 +177,7 @@ def _executor(run: _Run) -> Iterator[Callable[[], Executor]]:
                     "num_gpus": run.num_gpus,
                 }
                 opened.append(stack.enter_context(open_executor(run.executor, **options)))
+                stack.enter_context(stop_on_sigterm())  # Ray has put its own handler in place
                 run.workforce = opened[0].describe()
             return opened[0]
 

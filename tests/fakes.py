@@ -6,6 +6,7 @@ see environment variables that were set before Ray started.
 
 import hashlib
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ from pipelines.sweep import Sweep, parse_sweep
 
 GRID = (4, 4)
 FAIL_FILE = "MULOSD_TEST_FAIL_FILE"  # environment variable: a file with texts of prompts whose decoding raises
+LOAD_FILE = "MULOSD_TEST_LOAD_FILE"  # a file that gets a line "process target" for every target that is loaded
+SLEEP_S = "MULOSD_TEST_SLEEP_S"  # seconds that each decoder call takes
 DIE_FILE = "MULOSD_TEST_DIE_FILE"  # a file with texts of prompts whose decoding ends the process, once per line
 
 
@@ -64,6 +67,7 @@ class FakeTarget:
     def decode(
         self, prompts: Sequence[str], seeds: Sequence[int], method: SamplerKnobs, *, frames: bool = False
     ) -> list[Decoded]:
+        time.sleep(float(os.environ.get(SLEEP_S, "0")))
         for prompt in prompts:
             _die_if_told(prompt)
             if prompt in _lines(FAIL_FILE):
@@ -119,6 +123,9 @@ def load_card(target_id: str) -> FakeCard:
 
 
 def load_target(target_id: str, *, device: str = "cpu", dtype: str = "float32") -> FakeTarget:
+    if path := os.environ.get(LOAD_FILE):
+        with open(path, "a") as file:
+            file.write(f"{os.getpid()} {target_id}\n")
     return FakeTarget(target_id)
 
 

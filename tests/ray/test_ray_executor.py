@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mulosd.errors import DataError, EnvironmentProblem
+from mulosd.errors import ConfigError, DataError, EnvironmentProblem
 from mulosd.stage.read import iter_cell
 from mulosd.stage.verify import verify_store
 from pipelines.driver import RunFailed, run_sweep
@@ -86,6 +86,38 @@ def test_user_errors_read_the_same(tmp_path: Path) -> None:
         run_sweep(toy_sweep(methods=[{"method": "ar"}]), out=tmp_path, executor="ray", workers=1)
 
 
-def test_no_gpu_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentProblem, match="no GPU"):
-        run_sweep(toy_sweep(device="cuda"), out=tmp_path, executor="ray")
+def test_too_few_gpus_are_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(
+        EnvironmentProblem, match="no GPU for this: the sweep asks for 3 on one node and the largest has 2"
+    ):
+        run_sweep(toy_sweep(device="cuda"), out=tmp_path, executor="ray", num_gpus={"": 3})
+    with pytest.raises(ConfigError, match="part of one GPU or a whole number"):
+        run_sweep(toy_sweep(), out=tmp_path, executor="ray", num_gpus={"fake-a": 1.5})
+    with pytest.raises(ConfigError, match="unknown target 'fake-b'"):
+        run_sweep(toy_sweep(), out=tmp_path, executor="ray", num_gpus={"fake-b": 1})
+
+
+def loads(cluster: Path) -> list[list[str]]:
+    """[process, target] of every load."""
+    return [line.split() for line in (cluster / fakes.LOAD_FILE).read_text().splitlines()]
+
+
+def test_weights_are_swapped_as_rarely_as_possible(tmp_path: Path, cluster: Path, steer: Callable[..., None]) -> None:
+    steer(fakes.LOAD_FILE)
+    sweep = toy_sweep(target=["fake-a", "fake-b"])
+    report = run_sweep(sweep, out=tmp_path / "ray", executor="ray", workers=2)
+    assert report.decoded == 60
+    # Two actors share two targets: one load each, and at most one more to help at the end.
+    assert len(loads(cluster)) <= 3
+    assert {target for _, target in loads(cluster)} == {"fake-a", "fake-b"}
+    run_sweep(sweep, out=tmp_path / "here")
+    assert images(tmp_path / "ray") == images(tmp_path / "here")
+
+
+def test_targets_of_different_sizes_share_a_cluster(tmp_path: Path, cluster: Path, steer: Callable[..., None]) -> None:
+    steer(fakes.LOAD_FILE)
+    sweep = toy_sweep(target=["fake-a", "fake-b"], device="cuda", methods=[{"method": "ar"}])
+    report = run_sweep(sweep, out=tmp_path, executor="ray", num_gpus={"fake-a": 1, "fake-b": 2})
+    assert (report.decoded, report.scores_done) == (20, 2)
+    by_process = dict(loads(cluster))
+    assert len([target for target in by_process.values() if target == "fake-b"]) == 1  # it needs both GPUs
