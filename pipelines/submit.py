@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mulosd.errors import ConfigError, EnvironmentProblem, unknown_name
 from pipelines.job_env import COMMIT, DIFF
@@ -28,11 +28,15 @@ from pipelines.tracking_uri import check_uri, default_uri, public_uri
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
+T = TypeVar("T")
+
 ADDRESS = "http://127.0.0.1:8265"  # Ray's job server on this machine
 ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 PROGRAM = ("python", "-m", "pipelines.cli")  # from the working directory, so that the code that was sent runs
 POLL_S = 1.0
 STOP_S = 60.0
+PATIENCE_S = 60.0
+NO_AGENT = "No available agent"  # the words of Ray's job server
 STOPPED_CODE = 143  # as a shell reports SIGTERM
 
 
@@ -113,7 +117,7 @@ def submit(job: Job, address: str) -> str:
     ConfigError where the same command is still running: two drivers would only wait for each other.
     """
     with _client(address) as client:
-        earlier = [found for found in client.list_jobs() if str(found.submission_id).startswith(f"{job.prefix}-")]
+        earlier = [found for found in _ask(client.list_jobs) if str(found.submission_id).startswith(f"{job.prefix}-")]
         running = [found.submission_id for found in earlier if not found.status.is_terminal()]
         if running:
             raise ConfigError(
@@ -124,16 +128,14 @@ def submit(job: Job, address: str) -> str:
         environment: dict[str, Any] = {"working_dir": str(job.working_dir)}
         if job.env:
             environment["env_vars"] = dict(job.env)
-        try:
-            client.submit_job(
-                entrypoint=shlex.join(job.entrypoint),
-                submission_id=submission_id,
-                runtime_env=environment,
-                metadata=dict(job.metadata),
-                entrypoint_num_cpus=job.driver_cpus or None,
-            )
-        except (RuntimeError, ValueError) as error:
-            raise EnvironmentProblem(f"{address} refused the job ({_first(error)}).") from error
+        _start(
+            client,
+            entrypoint=shlex.join(job.entrypoint),
+            submission_id=submission_id,
+            runtime_env=environment,
+            metadata=dict(job.metadata),
+            entrypoint_num_cpus=job.driver_cpus or None,
+        )
         return submission_id
 
 
@@ -145,13 +147,13 @@ def follow(submission_id: str, address: str, echo: Callable[[str], None]) -> int
     shown = 0
     with _client(address) as client:
         while True:
-            is_over = client.get_job_status(submission_id).is_terminal()
+            is_over = _ask(client.get_job_status, submission_id).is_terminal()
             try:
                 shown += asyncio.run(_tail(client, submission_id, shown, echo))
             except (RuntimeError, OSError) as error:
                 echo(f"[the log stream broke off ({_first(error)}); waiting for the job]\n")
             if is_over:  # asked before the log was read, so all of it has been shown
-                return exit_code(client.get_job_info(submission_id))
+                return exit_code(_ask(client.get_job_info, submission_id))
             time.sleep(POLL_S)
 
 
@@ -159,10 +161,10 @@ def stop(submission_id: str, address: str) -> str:
     """Ask a job to end and wait until it has; returns its status."""
     with _client(address) as client:
         _known(client, submission_id)
-        client.stop_job(submission_id)
+        _ask(client.stop_job, submission_id)
         deadline = time.monotonic() + STOP_S
         while time.monotonic() < deadline:
-            status = client.get_job_status(submission_id)
+            status = _ask(client.get_job_status, submission_id)
             if status.is_terminal():
                 return str(status.value)
             time.sleep(POLL_S / 2)
@@ -173,7 +175,7 @@ def status_lines(submission_id: str | None, address: str) -> Iterator[str]:
     """One job in full, or one line for each sweep that was submitted."""
     with _client(address) as client:
         if submission_id is None:
-            for found in sorted(client.list_jobs(), key=lambda job: job.start_time or 0):
+            for found in sorted(_ask(client.list_jobs), key=lambda job: job.start_time or 0):
                 if str(found.submission_id).startswith("sweep-"):
                     yield f"{found.submission_id}  {found.status.value}  {_times(found)}"
             return
@@ -199,6 +201,43 @@ def exit_code(info: Any) -> int:
     return 128 - int(code) if code < 0 else int(code)
 
 
+def _start(client: "JobSubmissionClient", **job: Any) -> None:
+    """Submit; a head that has just started gets a minute for the agent that starts jobs.
+
+    The id is ours, so a submission whose answer was lost is simply sent again.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    is_lost = False
+    problem: Exception
+    while True:
+        try:
+            client.submit_job(**job)
+            return
+        except OSError as error:
+            is_lost, problem = True, error
+        except (RuntimeError, ValueError) as error:
+            if is_lost and "already exists" in str(error):
+                return
+            if NO_AGENT not in str(error):
+                raise EnvironmentProblem(f"the job server refused the job ({_first(error)}).") from error
+            problem = error
+        if time.monotonic() > deadline:
+            raise EnvironmentProblem(f"the job server does not take the job ({_first(problem)}).") from problem
+        time.sleep(POLL_S)
+
+
+def _ask(call: Callable[..., T], *args: Any) -> T:
+    """The answer of the job server; a connection that breaks is tried again for a minute, since asking is harmless."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return call(*args)
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise EnvironmentProblem(f"the job server does not answer any more ({_first(error)}).") from error
+        time.sleep(POLL_S)
+
+
 async def _tail(client: "JobSubmissionClient", submission_id: str, skip: int, echo: Callable[[str], None]) -> int:
     """Print the log beyond its first `skip` characters, live; returns how many were printed."""
     seen = printed = 0
@@ -214,6 +253,7 @@ async def _tail(client: "JobSubmissionClient", submission_id: str, skip: int, ec
 @contextmanager
 def _client(address: str) -> "Iterator[JobSubmissionClient]":
     """Ray's client on exactly `address`: its own constructor prefers the environment to its argument."""
+    from ray.exceptions import AuthenticationError
     from ray.job_submission import JobSubmissionClient
 
     kept = {name: os.environ.pop(name) for name in ADDRESS_VARIABLES if name in os.environ}
@@ -223,6 +263,11 @@ def _client(address: str) -> "Iterator[JobSubmissionClient]":
         raise EnvironmentProblem(
             f"no Ray job server answers at {address}; start one with `ray start --head`, or give --address."
         ) from error
+    except AuthenticationError as error:
+        raise EnvironmentProblem(
+            f"the job server at {address} wants a token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or "
+            "RAY_AUTH_TOKEN_PATH) to what the cluster was started with."
+        ) from error
     except RuntimeError as error:
         raise EnvironmentProblem(f"the job server at {address} refused the connection ({_first(error)}).") from error
     finally:
@@ -231,7 +276,7 @@ def _client(address: str) -> "Iterator[JobSubmissionClient]":
 
 
 def _known(client: "JobSubmissionClient", submission_id: str) -> Any:
-    jobs = {job.submission_id: job for job in client.list_jobs() if job.submission_id}
+    jobs = {job.submission_id: job for job in _ask(client.list_jobs) if job.submission_id}
     if submission_id not in jobs:
         raise unknown_name("job", submission_id, jobs)
     return jobs[submission_id]

@@ -1,4 +1,4 @@
-"""What the runs of a sweep carry in MLflow beside numbers: what it ran on, which code, and the prompts as a data set."""
+"""What the runs of a sweep carry in MLflow beside numbers: machine, code, and the prompts as a data set."""
 
 from collections.abc import Mapping
 from typing import Any

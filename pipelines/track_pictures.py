@@ -16,7 +16,7 @@ MAX_GRID = 32  # prompts in the grid of a cell
 MAX_FILES = 2048  # grid images of a sweep, about: many cells show fewer prompts each
 SHEET_PROMPTS = 8
 WEBP_PX = 256
-_NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9_\-. ]+")
+_NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9_\-.]+")
 
 
 def grid_samples(sample_ids: Sequence[str], num_cells: int) -> list[str]:

@@ -1,0 +1,106 @@
+"""Sweeps as jobs on a real Ray head: the log, the exit code, stopping, and the same sweep a second time."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from mulosd.errors import ConfigError
+from mulosd.stage.publish import read_json
+from mulosd.stage.verify import verify_store
+from pipelines.cli import cli
+from pipelines.submit import Job, exit_code, follow, stop, submit
+from tests.ray.job_head import ray_head
+
+pytestmark = pytest.mark.ray
+
+ROOT = Path(__file__).parents[2]
+DRIVER = """
+import pipelines.cli, pipelines.plan
+from tests import fakes
+
+pipelines.cli._load = lambda sweep, overrides: fakes.toy_sweep()
+pipelines.plan.load_prompt_set = lambda spec: (fakes.prompts(), "toy-prompts-1")
+pipelines.cli.main()
+"""
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[str]:
+    with ray_head() as address:
+        yield address
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A working directory whose driver is the command line on fakes."""
+    path = tmp_path / "work"
+    path.mkdir()
+    (path / "driver.py").write_text(DRIVER)
+    return path
+
+
+def toy_job(folder: Path, out: str, *options: str) -> Job:
+    command = ("python", "driver.py", "run", "toy", "--out", out, "--executor", "ray", "--no-track", *options)
+    metadata = {"mulosd.commit": "c0ffee", "mulosd.diff_sha256": "d1ff"}
+    return Job(command, folder, "toy", metadata, {"PYTHONPATH": str(ROOT)})
+
+
+def test_a_sweep_as_a_job_and_the_same_job_again(head: str, folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "store"
+    said: list[str] = []
+    first = submit(toy_job(folder, str(out)), head)
+    assert follow(first, head, said.append) == 0, "".join(said)
+    assert "30 images, 0 cached, decoded 30, 0 failed" in "".join(said)
+    assert verify_store(out) == []
+    cell = next((out / "cells").iterdir())
+    record = read_json(cell / "cell.json")["record"]
+    assert record["git"] == {"commit": "c0ffee", "diff_sha256": "d1ff"}
+    assert record["job"] == first
+    assert record["executor"] == "ray"
+
+    again: list[str] = []
+    second = submit(toy_job(folder, str(out)), head)
+    assert second.rpartition("-")[0] == first.rpartition("-")[0]
+    assert follow(second, head, again.append) == 0
+    assert "30 cached, decoded 0" in "".join(again)
+
+
+def test_exit_code_and_relative_paths(head: str, folder: Path) -> None:
+    said: list[str] = []
+    failing = Job(("python", "-c", "import sys; print('so long'); sys.exit(7)"), folder, "seven")
+    assert follow(submit(failing, head), head, said.append) == 7
+    assert "so long" in "".join(said)
+    refused: list[str] = []
+    assert follow(submit(toy_job(folder, "store"), head), head, refused.append) == 2
+    assert "--out store is relative" in "".join(refused)
+
+
+def test_one_driver_at_a_time_and_stop(head: str, folder: Path) -> None:
+    waiting = Job(("python", "-c", "import time; print('up', flush=True); time.sleep(600)"), folder, "wait", {"a": "b"})
+    submission_id = submit(waiting, head)
+    with pytest.raises(ConfigError, match=f"running already as {submission_id}"):
+        submit(waiting, head)
+    assert stop(submission_id, head) == "STOPPED"
+    assert follow(submission_id, head, lambda _: None) == 143
+    run = CliRunner().invoke(cli, ["submit", "status", submission_id, "--address", head])
+    assert run.exit_code == 0, run.output
+    assert f"{submission_id}: STOPPED" in run.output
+    assert "a = b" in run.output
+    every = CliRunner().invoke(cli, ["submit", "status", "--address", head]).output
+    assert submission_id in every
+    with pytest.raises(ConfigError, match="Did you mean"):
+        stop(submission_id[:-1] + "9", head)
+
+
+def test_codes_of_jobs_that_did_not_end_well() -> None:
+    class Info:
+        def __init__(self, status: str, code: int | None) -> None:
+            self.status = type("Status", (), {"value": status})
+            self.driver_exit_code = code
+
+    cases = [("SUCCEEDED", 0, 0), ("FAILED", 7, 7), ("FAILED", -9, 137), ("FAILED", None, 1), ("STOPPED", None, 143)]
+    for status, code, expected in cases:
+        assert exit_code(Info(status, code)) == expected
+    assert exit_code(Info("FAILED", 0)) == 1
