@@ -1,14 +1,17 @@
 """Which actor gets which job, without Ray; and what --num-gpus says."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mulosd.errors import ConfigError
+from mulosd.errors import ConfigError, DataError, EnvironmentProblem
 from pipelines.decode import DecodeTask, TargetSpec
 from pipelines.executor import parse_num_gpus
 from pipelines.plan import build_plan
+from pipelines.ray_executor import MAX_ATTEMPTS, RayExecutor
 from pipelines.ray_pool import Actor, Job, Waiting
 from tests.fakes import toy_sweep
 
@@ -74,3 +77,138 @@ def test_num_gpus() -> None:
 def test_bad_num_gpus(text: str) -> None:
     with pytest.raises(ConfigError, match="give a number for all targets"):
         parse_num_gpus([text])
+
+
+class Killed:
+    """Stands for Ray: errors are Ray's own, kills are counted."""
+
+    def __init__(self) -> None:
+        import ray.exceptions
+
+        self.exceptions = ray.exceptions
+        self.killed: list[Any] = []
+
+    def kill(self, handle: Any) -> None:
+        self.killed.append(handle)
+
+
+@pytest.fixture
+def executor() -> RayExecutor:
+    """An executor without a cluster."""
+    made = RayExecutor.__new__(RayExecutor)
+    made._ray, made._actors, made._failed_starts = Killed(), [], 0
+    return made
+
+
+def task_error(cause: Exception) -> Exception:
+    from ray.exceptions import RayTaskError
+
+    return RayTaskError("run", "traceback", cause)
+
+
+def test_what_went_wrong_decides(executor: RayExecutor) -> None:
+    from ray import exceptions as errors
+
+    kinds = {
+        "user": [task_error(DataError("the weights are missing"))],
+        "bug": [task_error(ValueError("shape")), KeyError("no error of Ray")],
+        "memory": [task_error(MemoryError()), errors.OutOfMemoryError("the node ran low on memory")],
+        "lost": [
+            errors.ActorDiedError(),
+            errors.ActorUnavailableError("gone", b"1" * 16),
+            errors.WorkerCrashedError(),
+            errors.NodeDiedError("n"),
+            errors.ObjectLostError("00" * 28, b"", "site"),
+        ],
+        "environment": [
+            errors.RuntimeEnvSetupError("pip failed"),
+            errors.TaskUnschedulableError("no such node"),
+            errors.ActorUnschedulableError("no such node"),
+            errors.OutOfDiskError("disk"),
+        ],
+    }
+    for kind, examples in kinds.items():
+        assert {executor._kind(error) for error in examples} == {kind}
+
+
+def test_a_worker_out_of_memory_gets_half_the_batch_once(executor: RayExecutor, tmp_path: Path) -> None:
+    job, other = jobs(A, 2)
+    job.task = replace(job.task, path=str(tmp_path / "images" / "c.parquet"))  # type: ignore[type-var]
+    waiting = Waiting([])
+    one = actor(A)
+    one.jobs = {"ref": job, "next": other}
+    executor._actors = [one]
+    memory = task_error(MemoryError("no memory"))
+    assert executor._failed(one, "ref", memory, waiting) is None
+    assert executor._actors == []
+    second = actor(A)
+    halved = waiting.take(second, A)
+    assert halved is not None
+    assert halved.task.is_halved  # type: ignore[union-attr]
+    assert waiting.take(second, A) is other
+    assert other.attempts == 0
+    second.jobs = {"again": halved}
+    executor._actors = [second]
+    outcome = executor._failed(second, "again", memory, waiting)
+    assert outcome is not None
+    assert "out of memory, also with half the batch of 4" in outcome.report.failures[0][1]
+    assert len(outcome.report.failures) == 4
+
+
+def test_the_environment_ends_the_run_with_one_sentence(executor: RayExecutor) -> None:
+    from ray.exceptions import OutOfDiskError
+
+    one = actor(A)
+    executor._actors = [one]
+    with pytest.raises(EnvironmentProblem, match=r"Ray cannot go on \(.*disk.*then run the same command to continue"):
+        executor._failed(one, "ref", OutOfDiskError("no disk left"), Waiting([]))
+    with pytest.raises(DataError, match="weights"):
+        executor._failed(one, "ref", task_error(DataError("the weights are missing")), Waiting([]))
+
+
+def test_workers_that_never_start_end_the_run(executor: RayExecutor) -> None:
+    from ray.exceptions import ActorDiedError
+
+    for _ in range(MAX_ATTEMPTS - 1):
+        one = Actor(None, 0.0, "first answer")
+        executor._actors = [one]
+        assert executor._failed(one, "first answer", ActorDiedError(), Waiting([])) is None
+    executor._actors = [Actor(None, 0.0, "first answer")]
+    with pytest.raises(EnvironmentProblem, match="Ray cannot start a worker"):
+        executor._failed(executor._actors[0], "first answer", ActorDiedError(), Waiting([]))
+
+
+def test_a_cluster_whose_devices_are_taken_ends_the_run(executor: RayExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipelines.ray_executor.START_S", -1.0)
+    executor._last_sign = time.monotonic()
+    executor._actors = [actor(A)]
+    executor._check_start()  # one works: the others may wait
+    executor._actors = [Actor(None, 1.0, "first answer")]
+    with pytest.raises(EnvironmentProblem, match="no worker could start"):
+        executor._check_start()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "workers", "num_gpus", "expected"),
+    [
+        ([{"CPU": 2}], None, {}, (2, 1)),
+        ([{"CPU": 8}], 2, {}, (2, 4)),
+        ([{"CPU": 64}], None, {}, (8, 8)),
+        ([{"CPU": 2}] * 4, 1, {}, (1, 2)),  # an actor must fit on one node
+        ([{"CPU": 16, "GPU": 4}], None, {"": 1.0}, (4, 4)),
+        ([{"CPU": 16, "GPU": 4}], None, {"": 0.5}, (8, 2)),
+        ([{"CPU": 16, "GPU": 4}], None, {"": 0.75}, (4, 4)),
+        ([{"CPU": 16, "GPU": 4}, {"CPU": 4}], None, {"": 2.0}, (2, 8)),
+    ],
+)
+def test_sizes(
+    executor: RayExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+    nodes: list[dict[str, float]],
+    workers: int | None,
+    num_gpus: dict[str, float],
+    expected: tuple[int, int],
+) -> None:
+    monkeypatch.setattr(executor, "_nodes", lambda: nodes)
+    executor._num_gpus = {"": 0.0, **num_gpus}
+    assert executor._sizes(workers) == expected
