@@ -55,7 +55,7 @@ def test_demo_shows_everything_and_repeats_from_cache(tmp_path: Path, tracked: l
     assert "Latency: one bench run" in text
     assert "done:" in said[-1]
     assert set(tracked[0].texts) == {"table.md", "table.csv", "table.tex"}
-    assert [path.name for path in tracked[0].files] == ["contact_sheet.png"]
+    assert [path.name for path in tracked[0].files] == ["contact_sheet.png", "rows.json"]
     assert tracked[0].facts["mulosd.sweep"] == "toy"
 
     again: list[str] = []
