@@ -9,7 +9,7 @@ import pytest
 
 from tests import fakes
 
-# A token of this session's own, before Ray is loaded: clusters of other people on this machine stay apart, and the
+# A token of this test run's own, before Ray is loaded: clusters of other people on this machine stay apart, and the
 # one in the home folder is neither made nor used.
 os.environ["RAY_AUTH_MODE"] = "token"
 os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
