@@ -23,7 +23,11 @@ def stop_on_sigterm() -> Iterator[None]:
         yield
         return
 
+    stopped = False
+
     def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal stopped
+        stopped = True
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the tidying up
         log.warning("stopped by SIGTERM; the same command continues where this run stops")
         raise SystemExit(EXIT_CODE)
@@ -31,5 +35,9 @@ def stop_on_sigterm() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
+    except BaseException as error:
+        if stopped:  # Ray turns what is raised inside its calls into an exit code of its own
+            raise SystemExit(EXIT_CODE) from error
+        raise
     finally:
         signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)

@@ -98,4 +98,14 @@ def test_other_threads_and_other_handlers_are_left_alone() -> None:
     with pytest.raises(SystemExit) as caught, stop_on_sigterm():
         signal.raise_signal(signal.SIGTERM)
     assert caught.value.code == 143
+
+    def as_ray_does() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except SystemExit:
+            raise SystemExit(1) from None
+
+    with pytest.raises(SystemExit) as caught, stop_on_sigterm():
+        as_ray_does()
+    assert caught.value.code == 143
     assert signal.getsignal(signal.SIGTERM) == before
