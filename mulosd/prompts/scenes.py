@@ -6,7 +6,6 @@ from typing import Any
 from mulosd.prompts.base import check_keys, whole_number
 from mulosd.types import Prompt
 
-
 KEYS = ("split", "count", "seed")
 
 
