@@ -44,8 +44,8 @@ class Stage:
 
 STAGES = {
     "low": Stage(8, GPTRecipe(minutes=32, batch=96, size=32, compiled=True), None),
-    "mid": Stage(16, GPTRecipe(minutes=22, batch=32, size=64, muon_rate=0.015, adam_rate=2e-3, compiled=True), "low"),
-    "high": Stage(32, GPTRecipe(minutes=30, batch=8, size=128, muon_rate=0.01, adam_rate=1e-3, compiled=True), "mid"),
+    "mid": Stage(16, GPTRecipe(minutes=42, batch=32, size=64, muon_rate=0.015, adam_rate=2e-3, compiled=True), "low"),
+    "high": Stage(32, GPTRecipe(minutes=11, batch=8, size=128, muon_rate=0.01, adam_rate=1e-3, compiled=True), "mid"),
 }
 STAGE_NAMES = ("vq", *STAGES)
 
