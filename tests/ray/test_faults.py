@@ -127,7 +127,9 @@ def head() -> Iterator["subprocess.Popen[str]"]:
 @pytest.mark.usefixtures("cluster")
 def test_the_head_is_killed(tmp_path: Path, head: "subprocess.Popen[str]", undisturbed: dict[str, Any]) -> None:
     assert head.stdout is not None
-    driver = start(tmp_path, "ray", RAY_ADDRESS=head.stdout.readline().strip(), **SLOW)
+    # Ray's own default is to look for a lost head for a minute.
+    patience = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
+    driver = start(tmp_path, "ray", RAY_ADDRESS=head.stdout.readline().strip(), **SLOW, **patience)
     wait_for_done(driver, 4)
     os.killpg(head.pid, signal.SIGKILL)
     driver.communicate(timeout=120)
