@@ -236,6 +236,7 @@ def tiny(out: Path, stage: str, minutes: float | None) -> None:
 @click.option(
     "--scan-count", type=click.IntRange(1), default=120, show_default=True, help="Prompts per guidance tried."
 )
+@click.option("--large-count", type=click.IntRange(1), help="At most so many prompts for targets of 1,024 tokens.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--dry-run", is_flag=True, help="Say what it would cost; write nothing.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")

@@ -39,6 +39,7 @@ SCAN = (1.0, 1.5, 2.0, 3.0)  # guidance scales tried, of the target and of the d
 SCAN_UPSAMPLER = "bicubic"  # the methods' default; the drafter's guidance is chosen under it
 SEED = 0  # of the prompt lists and of sampling
 BATCH_SIZE = 64
+LARGE = 1024  # target tokens
 MIN_COUNT = 12  # two prompts of each task: an interval needs two
 
 # Rough seconds per image on one thread of a busy 2-core machine, batch 32 (measured 2026-11-30): for --dry-run.
@@ -53,18 +54,23 @@ ProgressBar = Callable[[], AbstractContextManager[ProgressCallback]]
 
 @dataclass(frozen=True)
 class Measurement:
-    """What to measure. folder: the family's card and weights; out: the store; counts: prompts per split."""
+    """What to measure. folder: the family's card and weights; out: the store; counts: prompts per split.
+
+    large_count caps the prompts of targets with LARGE tokens or more, whose images cost minutes on a processor.
+    """
 
     folder: Path
     out: Path
     count: int = 900
     scan_count: int = 120
     heldout_count: int = 200
+    large_count: int | None = None
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        for name in ("count", "scan_count", "heldout_count"):
-            if getattr(self, name) < MIN_COUNT:
+        for name in ("count", "scan_count", "heldout_count", "large_count"):
+            value = getattr(self, name)
+            if value is not None and value < MIN_COUNT:
                 raise ConfigError(
                     f"{name} = {getattr(self, name)} is too small; the smallest allowed value is {MIN_COUNT}, "
                     "two prompts of each task."
@@ -85,12 +91,17 @@ class Measurement:
         """Targets that have a drafter: the gate is about these."""
         return [target for target, card in self.cards.items() if card.draft_grid]
 
+    def count_of(self, target: str, wanted: int) -> int:
+        """Prompts of a target where `wanted` are asked for in general."""
+        is_large = self.cards[target].num_tokens >= LARGE
+        return min(wanted, self.large_count) if is_large and self.large_count else wanted
+
     def sweep(self, name: str, target: str, methods: Sequence[Method], split: str, count: int) -> Sweep:
         """The sweep of `methods` on `target` over `count` prompts of a split."""
         raw = {
             "name": f"measure-{name}-{target}",
             "target": target,
-            "prompts": {"name": "scenes", "split": split, "count": count, "seed": SEED},
+            "prompts": {"name": "scenes", "split": split, "count": self.count_of(target, count), "seed": SEED},
             "methods": [{"method": m["method"], "set": {k: v for k, v in m.items() if k != "method"}} for m in methods],
             "evaluators": list(EVALUATORS),
             "base_seed": SEED,
@@ -272,7 +283,7 @@ def _gate(what: Measurement, vq: Mapping[str, Summary], tests: Mapping[str, list
             for draft in drafts
         }
     return gate(
-        n=what.count,
+        n=min(what.count_of(target, what.count) for target in what.drafted),
         vq={target: vq[target] for target in what.drafted},
         ar={target: tests[target][0].summary for target in what.drafted},
         detail=detail,
@@ -282,13 +293,16 @@ def _gate(what: Measurement, vq: Mapping[str, Summary], tests: Mapping[str, list
 def _provenance(what: Measurement, store: Store, scored: Sequence[Scored]) -> dict[str, Any]:
     """Splits, seeds, counts and date, and the versions, commits, threads and machines that the images came from."""
     records = [store.read_cell(one.cell.key)["record"] for one in scored]
-    captions = {one.split: list(one.captions.values()) for one in scored}
+    captions: dict[str, list[str]] = {}
+    for one in scored:
+        captions[one.split] = max(captions.get(one.split, []), list(one.captions.values()), key=len)
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "splits": {
             split: {"n": len(texts), "prompt_seed": SEED, **distinct(texts, captions["val"])}
             for split, texts in captions.items()
         },
+        "large_count": what.large_count,
         "base_seed": SEED,
         "device": what.device,
         "dtype": "float32",
