@@ -29,7 +29,7 @@ from pipelines.forward_time import describe as describe_forward_times
 from pipelines.forward_time import forward_times
 from pipelines.plan import Cell, Plan, Sample, build_plan, key_of
 from pipelines.provenance import machine as machine_facts
-from pipelines.provenance import provenance, versions
+from pipelines.provenance import processor_name, provenance, versions
 from pipelines.results import latest_bench
 from pipelines.store import Store
 from pipelines.sweep import BenchSpec, Sweep
@@ -269,10 +269,7 @@ def _device_name(device: str) -> str:
         import torch
 
         return str(torch.cuda.get_device_name())
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else "cpu"
+    return processor_name() or "cpu"
 
 
 def _publish(
