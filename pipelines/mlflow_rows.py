@@ -7,11 +7,12 @@ The metrics that the cells' runs show are checked against it: a table never says
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mulosd.errors import DataError, EnvironmentProblem
+from pipelines.mlflow_search import search_runs
 from pipelines.rows_json import FILE_NAME, SweepResults, decode
 from pipelines.track import metric_values
 from pipelines.tracking_uri import EXPERIMENT, check_uri, problem_of, public_uri, sqlite_path
@@ -19,8 +20,6 @@ from pipelines.tracking_uri import EXPERIMENT, check_uri, problem_of, public_uri
 if TYPE_CHECKING:
     from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
-
-PAGE = 1000  # runs per search
 
 
 def results_from_mlflow(uri: str, sweep_key: str | None = None) -> SweepResults:
@@ -89,23 +88,9 @@ def _rows_file(client: "MlflowClient", parent: "Run", shown: str) -> Any:
 
 def _cells(client: "MlflowClient", experiment: str, sweep_key: str) -> dict[str, Mapping[str, float]]:
     """Cell key -> the latest metrics of its run."""
-    return {run.data.tags["mulosd.cell_key"]: run.data.metrics for run in _search(client, experiment, sweep_key)}
-
-
-def _search(client: "MlflowClient", experiment: str, sweep_key: str) -> Iterator["Run"]:
-    token = None
-    while True:
-        page = client.search_runs(
-            [experiment],
-            filter_string=f"tags.`mulosd.sweep_key` = '{sweep_key}' and tags.`mulosd.kind` = 'cell'",
-            order_by=["attributes.start_time ASC"],
-            max_results=PAGE,
-            page_token=token,
-        )
-        yield from page
-        token = page.token
-        if not token:
-            return
+    query = f"tags.`mulosd.sweep_key` = '{sweep_key}' and tags.`mulosd.kind` = 'cell'"
+    runs = search_runs(client, experiment, query)
+    return {run.data.tags["mulosd.cell_key"]: run.data.metrics for run in runs}
 
 
 def _check_metrics(results: SweepResults, cells: Mapping[str, Mapping[str, float]], shown: str) -> None:

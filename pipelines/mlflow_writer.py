@@ -8,10 +8,11 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.mlflow_search import search_runs
 from pipelines.outbox import Entry
 from pipelines.tracking_uri import EXPERIMENT
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 TAG_LIMIT = 5000  # characters that every supported server stores
 NUM_LINKS = 40  # children that the note of a sweep links to, at most
-PAGE = 1000  # runs per search
 # A server that just answered should answer again soon: MLflow's own defaults wait for many minutes. No reports home.
 SETTINGS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
@@ -48,7 +48,8 @@ class Writer:
         self._sweep_key = sweep_key
         self._pictures = pictures
         self._stale: set[str] = set()
-        self._runs: dict[str, Run] = {run.data.tags.get("mulosd.cell_key", ""): run for run in self._search()}
+        runs = search_runs(self._client, self._experiment, f"tags.`mulosd.sweep_key` = '{self._sweep_key}'")
+        self._runs: dict[str, Run] = {run.data.tags.get("mulosd.cell_key", ""): run for run in runs}
         self._parent = self._run_id("", sweep_key, {}, None)
 
     def log(self, entry: Entry) -> str:
@@ -66,22 +67,6 @@ class Writer:
     def parent(self) -> str:
         """Id of the sweep's run."""
         return self._parent
-
-    def _search(self) -> "Iterator[Run]":
-        """All runs of the sweep in one paged query, oldest first, so that of two equal runs the newer one is kept."""
-        token = None
-        while True:
-            page = self._client.search_runs(
-                [self._experiment],
-                filter_string=f"tags.`mulosd.sweep_key` = '{self._sweep_key}'",
-                order_by=["attributes.start_time ASC"],
-                max_results=PAGE,
-                page_token=token,
-            )
-            yield from page
-            token = page.token
-            if not token:
-                return
 
     def _run_id(self, cell_key: str, name: str, tags: Mapping[str, str], time_ms: int | None) -> str:
         if cell_key not in self._runs:
