@@ -112,8 +112,8 @@ def sign_flip_test(a: Values, b: Values, *, strata: Mapping[str, str] | None = N
     moved = sums[sums != 0]
     if not moved.size:
         return PairedTest("sign flips by prompt", 1.0, "no prompt differs", len(sums))
-    # Rounding must not make the observed swap less extreme than itself.
-    limit = abs(math.fsum(moved)) * (1 - 1e-9)
+    # Rounding, whose size is that of the terms and not of their sum, must not make a swap less extreme than its equal.
+    limit = abs(math.fsum(moved)) - 1e-9 * math.fsum(np.abs(moved))
     if moved.size <= MAX_EXACT:
         extreme, total = _count(moved, limit, None), 1 << moved.size
         return PairedTest("sign flips by prompt, exact", extreme / total, f"all {total} swaps", len(sums))

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from evaluators import paired_tests as tests
@@ -56,6 +56,7 @@ def test_sign_flips_with_one_right_or_wrong_image_are_mcnemar() -> None:
 
 
 @settings(max_examples=30, deadline=None)
+@example([(0, -1), (0, -2), (0, 3)])  # sums to zero, which a sixth of each term does not in floating point
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), min_size=1, max_size=7))
 def test_sign_flips_against_every_pattern(gaps: list[tuple[int, int]]) -> None:
     a = per_sample(np.array(gaps, float))
