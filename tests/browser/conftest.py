@@ -19,7 +19,7 @@ FLAGS = [
 ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # no longer: its event loop would run on under the tests that follow
 def browser() -> Iterator[Any]:
     """MULOSD_CHROMIUM names the program where it is not on the path."""
     path = os.environ.get("MULOSD_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
