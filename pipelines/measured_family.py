@@ -53,7 +53,7 @@ def load_card(target_id: str) -> Card:
 
 def load_target(target_id: str, *, device: str = "cpu", dtype: str = "float32") -> Any:
     """The loaded target."""
-    from mulosd.models.target import load
+    from mulosd.models.loading import load
 
     return load(load_card(target_id), device=device, dtype=dtype)
 

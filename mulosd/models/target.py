@@ -3,11 +3,9 @@
 import resource
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from mulosd.decoding import verify
@@ -15,13 +13,12 @@ from mulosd.decoding.engine import Ints
 from mulosd.decoding.job import Job
 from mulosd.decoding.registry import decode
 from mulosd.decoding.sampling import Sampler
-from mulosd.errors import ConfigError, DataError, EnvironmentProblem, unknown_name
+from mulosd.errors import ConfigError
 from mulosd.methods import DraftOnly, MuLoSD, SamplerKnobs
 from mulosd.models.conditioning import Condition
-from mulosd.models.families import Card, check_part
-from mulosd.models.image_gpt import ImageGPT, tiny_gpt
-from mulosd.models.transformer import GPTConfig
-from mulosd.models.vq import VQConfig, VQModel
+from mulosd.models.families import Card
+from mulosd.models.image_gpt import ImageGPT
+from mulosd.models.vq import VQModel
 from mulosd.scenes.words import encode_words
 from mulosd.types import Decoded
 from mulosd.upsample import Upsampler, build_upsampler
@@ -152,41 +149,3 @@ def to_uint8(pixels: Tensor) -> np.ndarray:
     """[B, 3, height, width] in about [-1, 1] -> uint8 [B, height, width, 3] by clamp(127.5 x + 128) (models.md 2.4)."""
     scaled = (127.5 * pixels.float() + 128.0).clamp(0, 255).to(torch.uint8)
     return scaled.movedim(1, -1).contiguous().cpu().numpy()
-
-
-def load(card: Card, *, device: str, dtype: str) -> Target:
-    """Read, check and place all parts of a card. Strict: every tensor must be there with its shape."""
-    if dtype not in DTYPES:
-        raise unknown_name("dtype", dtype, DTYPES)
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise EnvironmentProblem(f"device {device!r} was asked for but torch sees no CUDA device; use --device cpu.")
-    entry = card.raw["targets"][card.target_id]
-    vq = VQModel(VQConfig(**_config(card, "vq")))
-    model = tiny_gpt(GPTConfig(**_config(card, entry["model"])))
-    drafter = tiny_gpt(GPTConfig(**_config(card, entry["drafter"]))) if entry["drafter"] else None
-    for name, module in (("vq", vq), (entry["model"], model), (entry["drafter"], drafter)):
-        if module is not None:
-            load_part(card, name, module)
-            module.to(device=device, dtype=DTYPES[dtype]).eval().requires_grad_(False)
-    return Target(card, vq, model, drafter)
-
-
-def load_part(card: Card, name: str, module: torch.nn.Module) -> None:
-    """Strictly load one part's safetensors (stored as float16, computed wider)."""
-    path = check_part(card, name)
-    state = {key: value.float() for key, value in load_file(path).items()}
-    expected = module.state_dict()
-    wrong = sorted(
-        (expected.keys() ^ state.keys())
-        | {key for key in expected.keys() & state.keys() if expected[key].shape != state[key].shape}
-    )
-    if wrong:
-        raise DataError(
-            f"{path}: missing, unexpected or wrongly shaped tensors: {', '.join(wrong[:5])}; restore the file."
-        )
-    module.load_state_dict(state)
-
-
-def _config(card: Card, name: str) -> dict[str, Any]:
-    config = dict(card.raw["parts"][name]["config"])
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in config.items()}

@@ -87,17 +87,17 @@ def broken(folder: Path, name: str, change: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "words"),
     [
-        lambda state: state.pop("norm.weight"),
-        lambda state: state.update(extra=torch.zeros(2)),
-        lambda state: state.update({"norm.weight": torch.zeros(3)}),
+        (lambda state: state.pop("norm.weight"), r"missing tensors: norm\.weight"),
+        (lambda state: state.update(extra=torch.zeros(2)), "unexpected tensors: extra"),
+        (lambda state: state.update({"norm.weight": torch.zeros(3)}), r"wrongly shaped tensors: norm\.weight \[3\], not"),
     ],
     ids=["missing", "unexpected", "shape"],
 )
-def test_loading_is_strict(folder: Path, change: Any) -> None:
+def test_loading_is_strict(folder: Path, change: Any, words: str) -> None:
     broken(folder, "high", change)
-    with pytest.raises(DataError, match=r"high.safetensors: missing, unexpected or wrongly shaped tensors"):
+    with pytest.raises(DataError, match=rf"high\.safetensors: {words}"):
         load_target("toy-high", folder=folder)
     load_target("toy-low", folder=folder)
 
@@ -135,12 +135,44 @@ def test_a_broken_card(folder: Path, content: str | None, words: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        (["family"], "family is missing"),
+        (["parts"], "parts is missing"),
+        (["targets", "toy-high", "model"], r"targets\.toy-high\.model is missing"),
+        (["targets", "toy-high", "sampler", "top_k"], r"targets\.toy-high\.sampler\.top_k is missing"),
+        (["parts", "vq"], r"parts\.vq is missing"),
+        (["parts", "low"], r"parts\.low is missing"),
+        (["parts", "high", "config"], r"parts\.high\.config is missing"),
+        (["parts", "high", "config", "grid"], r"parts\.high\.config\.grid is missing"),
+    ],
+)
+def test_a_key_is_missing(folder: Path, keys: list[str], words: str) -> None:
+    data = card_data(folder)
+    entry = data
+    for key in keys[:-1]:
+        entry = entry[key]
+    del entry[keys[-1]]
+    write_card(folder, data)
+    with pytest.raises(DataError, match=rf"card\.json: {words}; restore"):
+        load_card("toy-high", folder)
+
+
+@pytest.mark.parametrize(("value", "words"), [([], "targets must map"), ("8", "targets must map")])
+def test_targets_of_the_wrong_kind(folder: Path, value: Any, words: str) -> None:
+    write_card(folder, {**card_data(folder), "targets": value})
+    with pytest.raises(DataError, match=words):
+        load_card("toy-high", folder)
+
+
+@pytest.mark.parametrize(
     ("change", "words"),
     [
+        (lambda parts: parts["high"]["config"].update(grid="8"), "grid = '8' is no count"),
         (lambda parts: parts["high"]["config"].update(grid=9), "9.*4"),
         (lambda parts: parts["high"]["config"].update(vocab_size=64), "64.*32"),
     ],
-    ids=["grids", "codebooks"],
+    ids=["no number", "grids", "codebooks"],
 )
 def test_parts_that_do_not_belong_together(folder: Path, change: Any, words: str) -> None:
     data = card_data(folder)
