@@ -7,7 +7,7 @@ these values live in `mulosd.decoding`. A sampler knob left at None means "the p
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args, get_origin
 
 from mulosd.errors import ConfigError, unknown_name
 
@@ -30,10 +30,7 @@ class SamplerKnobs:
         _check_min(self, "guidance", 0.0)
         _check_min(self, "temperature", 0.0)
         _check_min(self, "top_k", 0)
-        if self.top_p is not None and not 0.0 < self.top_p <= 1.0:
-            raise ConfigError(
-                f"{self.name}.top_p = {self.top_p} is out of range; it lies in (0, 1], 1 switches it off."
-            )
+        _check_top_p(self, "top_p")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,25 +65,40 @@ class DraftOnly(SamplerKnobs):
     upsampler: str = "bicubic"
     draft_window: int = 4
     draft_guidance: float | None = None
+    draft_temperature: float | None = None
+    draft_top_k: int | None = None
+    draft_top_p: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_choice(self, "upsampler", UPSAMPLERS)
         _check_min(self, "draft_window", 1)
         _check_min(self, "draft_guidance", 0.0)
+        _check_min(self, "draft_temperature", 0.0)
+        _check_min(self, "draft_top_k", 0)
+        _check_top_p(self, "draft_top_p")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MuLoSD(DraftOnly):
-    """Multi-Scale Local Speculative Decoding (arXiv 2601.05149).
+    """Multi-Scale Local Speculative Decoding (arXiv 2601.05149; decoding.md 1).
 
     tau: a drafted token passes if the probability pooled over its pool_k nearest codes (itself
     included) is at least tau; any finite number (> 1 rejects all, <= 0 accepts all).
-    radius: Chebyshev radius of the local expansion around rejected cells.
+    resampled_fraction: in (0, 1) in place of tau: per image and cycle the largest tau that resamples at most this
+    fraction of the drafted cells.
+    pooling: probabilities after top-k and top-p, or before them.
+    rejection: what follows a rejection. "expand": cells within Chebyshev distance `radius` of a rejected one, from the
+    first one on, are drawn again; "local": rejected cells alone; "raster-resample": all from the first one on;
+    "raster-redraft": the first one is drawn by the target and everything after it is drafted again.
+    resample: "islands" (concurrent) or "serial" (raster order). island_window: ZipAR-like window inside an island.
+    pending: drafts of cells still to be resampled are "masked" from the others or "visible" until overwritten.
+    kv: the target's K/V of accepted cells behind resampled ones (decoding.md 1.6). "stale": as verified; "refresh":
+    one forward per changed block when cycles follow; "carry": fed again on the way, without a forward more (serial).
+    "auto": carry when serial, else refresh.
     draft_window: ZipAR window of the drafter (>= draft grid width is serial drafting).
-    island_window: ZipAR-like window inside a rejection island.
     rows_per_cycle: draft-grid rows per cycle, or "all" for one cycle over the whole image.
-    resample: "islands" (concurrent, K/V stale during the round) or "serial" (raster order, K/V carried).
+    feedback: the drafter goes on from its own tokens ("none") or from the finished image scaled down ("downsample").
     """
 
     name: ClassVar[str] = "mulosd"
@@ -97,15 +109,60 @@ class MuLoSD(DraftOnly):
     island_window: int = 4
     rows_per_cycle: int | Literal["all"] = "all"
     resample: Literal["islands", "serial"] = "islands"
+    rejection: Literal["expand", "local", "raster-resample", "raster-redraft"] = "expand"
+    pending: Literal["masked", "visible"] = "masked"
+    kv: Literal["auto", "stale", "refresh", "carry"] = "auto"
+    pooling: Literal["filtered", "unfiltered"] = "filtered"
+    feedback: Literal["none", "downsample"] = "none"
+    resampled_fraction: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_min(self, "pool_k", 1)
         _check_min(self, "radius", 0)
         _check_min(self, "island_window", 1)
-        _check_choice(self, "resample", ("islands", "serial"))
+        for field in fields(self):
+            if field.name != "rows_per_cycle" and get_origin(field.type) is Literal:
+                _check_choice(self, field.name, get_args(field.type))
         if self.rows_per_cycle != "all":
             _check_min(self, "rows_per_cycle", 1)
+        if self.resampled_fraction is not None and not 0.0 < self.resampled_fraction < 1.0:
+            raise ConfigError(
+                f"mulosd.resampled_fraction = {self.resampled_fraction} is out of range; it lies between 0 and 1, "
+                "both excluded (tau <= 0 resamples nothing, tau > 1 everything)."
+            )
+        self._check_combination()
+
+    @property
+    def redrafts(self) -> bool:
+        """What follows a rejection is drafted again, so that nothing but the rejected cell is resampled."""
+        return self.rejection == "raster-redraft"
+
+    @property
+    def kv_policy(self) -> Literal["stale", "refresh", "carry"]:
+        """`kv` with "auto" resolved."""
+        if self.kv != "auto":
+            return self.kv
+        return "carry" if self.resample == "serial" or self.redrafts else "refresh"
+
+    def _check_combination(self) -> None:
+        """Refuse knobs that would do nothing beside the others."""
+        if self.rejection != "expand":
+            _check_unused(self, "radius", f"rejection {self.rejection!r}", "use rejection 'expand'")
+        if self.redrafts:
+            for key in ("resample", "island_window", "pending", "kv", "resampled_fraction"):
+                _check_unused(self, key, "rejection 'raster-redraft'", "use another rejection")
+        if self.resample == "serial":
+            _check_unused(self, "pending", "resample 'serial', where no query reaches a pending cell", "use 'islands'")
+        elif self.kv == "carry":
+            _check_unused(self, "kv", "resample 'islands'", "use resample 'serial'")
+        if self.rows_per_cycle == "all":
+            if self.kv == "refresh":
+                _check_unused(self, "kv", "rows_per_cycle 'all', where no cycle follows", "use fewer rows")
+            if not self.redrafts:
+                _check_unused(self, "feedback", "rows_per_cycle 'all', where no cycle follows", "use fewer rows")
+        if self.resampled_fraction is not None:
+            _check_unused(self, "tau", "resampled_fraction, which chooses it", "leave resampled_fraction out")
 
 
 METHODS: dict[str, type[SamplerKnobs]] = {cls.name: cls for cls in (AR, DraftOnly, ZipAR, MuLoSD)}
@@ -160,6 +217,19 @@ def _check_min(knobs: SamplerKnobs, key: str, low: float) -> None:
     value = getattr(knobs, key)
     if value is not None and value < low:
         raise ConfigError(f"{knobs.name}.{key} = {value} is too small; the smallest allowed value is {low:g}.")
+
+
+def _check_unused(knobs: SamplerKnobs, key: str, beside: str, instead: str) -> None:
+    """Refuse a knob that was set although it does nothing; its introduction default cannot be told from unset."""
+    value = getattr(knobs, key)
+    if value != type(knobs).__dataclass_fields__[key].default:
+        raise ConfigError(f"{knobs.name}.{key} = {value!r} does nothing with {beside}; leave it out, or {instead}.")
+
+
+def _check_top_p(knobs: SamplerKnobs, key: str) -> None:
+    value = getattr(knobs, key)
+    if value is not None and not 0.0 < value <= 1.0:
+        raise ConfigError(f"{knobs.name}.{key} = {value} is out of range; it lies in (0, 1], 1 switches it off.")
 
 
 def _check_choice(knobs: SamplerKnobs, key: str, allowed: tuple[str, ...]) -> None:

@@ -5,7 +5,7 @@ the mask from what is committed, runs conditional and null rows in one call and 
 image that had a real query.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -81,7 +81,8 @@ class Engine:
     """State of B images under one model.
 
     tokens [B, N] int64; decided [B, N]: the token is fixed; committed [B, N]: its slot holds K/V of that
-    token. N = grid cells. Scratch slot N + row holds the provisional start of that row.
+    token. N = grid cells. Scratch slot N + row holds the provisional start of that row. iteration: of the noise, for
+    cells that are drawn again.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Engine:
         # rows whose start was decided after a provisional token that still stands in scratch
         self.provisional: Bools = np.zeros((self.batch, self.grid), bool)
         self._start_logits: Tensor | None = None
+        self.iteration = 0
 
     def start_logits(self, kind: str) -> Tensor:
         """Logits [B, V] of position -1; runs the prefix alone if no forward has carried it yet."""
@@ -118,10 +120,22 @@ class Engine:
         assert self._start_logits is not None
         return self._start_logits
 
+    def chain(self, b: int, positions: Iterable[int]) -> Queries:
+        """Queries that feed an image's tokens at `positions` into their own slots."""
+        where = [int(position) for position in positions]
+        return Queries([int(self.tokens[b, p]) for p in where], where, where, [-1] * len(where))
+
+    def forget(self, b: int, start: int) -> None:
+        """Discard an image's tokens from position `start`, the first of a row, on."""
+        self.decided[b, start:] = self.committed[b, start:] = False
+        self.provisional[b, start // self.grid :] = False
+
     def draw(self, logits: Tensor, positions: Ints) -> Ints:
         """Codes [B, Q] for cells `positions` [B, Q] from their logits [B, Q, V]."""
         where = torch.from_numpy(positions).to(self.seeds.device)
-        codes = sampling.draw(logits, self.sampler, self.seeds, where, stream=self.stream, grid=self.grid)
+        codes = sampling.draw(
+            logits, self.sampler, self.seeds, where, stream=self.stream, grid=self.grid, iteration=self.iteration
+        )
         return codes.cpu().numpy()
 
     def feed(self, queries: Sequence[Queries], kind: str, *, causal: bool = False) -> Tensor:

@@ -20,6 +20,7 @@ from mulosd.upsample import Upsampler
 class Job:
     """One batch to decode. `neighbours(pool_k)` gives the k-NN table [V, pool_k] of the shared codebook.
 
+    `downsampler(high [B, b * ratio, W], start)` gives the draft rows start .. b-1 of a finished image's first rows.
     `record(tokens [B, H, W])` receives snapshots with -1 where nothing is decided yet.
     """
 
@@ -30,6 +31,7 @@ class Job:
     drafter: ImageModel | None = None
     draft_sampler: Sampler = field(default_factory=Sampler)
     upsampler: Upsampler | None = None
+    downsampler: Upsampler | None = None
     neighbours: Callable[[int], Tensor] | None = None
     record: Callable[[Ints], None] | None = None
     synchronize: Callable[[], None] = lambda: None

@@ -4,7 +4,7 @@ temperature, then top-k (ties at the threshold survive), then top-p on what top-
 The draw is Gumbel-max with keyed noise. The same filtered distribution is what MuLo-SD verifies against.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -42,12 +42,19 @@ def filter_logits(logits: Tensor, sampler: Sampler) -> Tensor:
     return logits
 
 
+def without_filters(sampler: Sampler) -> Sampler:
+    """The same sampler without top-k and top-p."""
+    return replace(sampler, top_k=0, top_p=1.0)
+
+
 def probabilities(logits: Tensor, sampler: Sampler) -> Tensor:
     """[..., V] logits -> probabilities after all filters."""
     return filter_logits(logits, sampler).softmax(-1)
 
 
-def draw(logits: Tensor, sampler: Sampler, seeds: Tensor, positions: Tensor, *, stream: str, grid: int) -> Tensor:
+def draw(
+    logits: Tensor, sampler: Sampler, seeds: Tensor, positions: Tensor, *, stream: str, grid: int, iteration: int = 0
+) -> Tensor:
     """One code per query: logits [B, Q, V], seeds [B], positions [B, Q] -> int64 [B, Q]."""
-    g = noise.gumbel(seeds, positions, logits.shape[-1], stream=stream, grid=grid)
+    g = noise.gumbel(seeds, positions, logits.shape[-1], stream=stream, grid=grid, iteration=iteration)
     return (filter_logits(logits, sampler).double() + g).argmax(-1)

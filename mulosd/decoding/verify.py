@@ -27,11 +27,11 @@ def nearest_codes(codebook: Tensor, pool_k: int) -> Tensor:
 
 
 def pooled_mass(probs: Tensor, drafts: Tensor, neighbours: Tensor) -> Tensor:
-    """Probability of each drafted code and its neighbours: [B, M, V], [B, M], [V, K] -> float64 [B, M].
+    """Probability of each drafted code and its neighbours: [B, M, V], [B, M], [V, K] of any integer -> float64 [B, M].
 
     Rounding never lifts it above 1, so that every tau > 1 rejects.
     """
-    return probs.gather(-1, neighbours[drafts]).double().sum(-1).clamp(max=1.0)
+    return probs.gather(-1, neighbours[drafts].long()).double().sum(-1).clamp(max=1.0)
 
 
 def expand(rejected: Bools, radius: int, first: int, allowed: Bools) -> Bools:

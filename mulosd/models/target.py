@@ -3,25 +3,27 @@
 import resource
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mulosd.decoding import verify
 from mulosd.decoding.engine import Ints
 from mulosd.decoding.job import Job
+from mulosd.decoding.neighbours import NeighbourTable
 from mulosd.decoding.registry import decode
 from mulosd.decoding.sampling import Sampler
-from mulosd.errors import ConfigError
 from mulosd.methods import DraftOnly, MuLoSD, SamplerKnobs
 from mulosd.models.conditioning import Condition
 from mulosd.models.families import Card
 from mulosd.models.image_gpt import ImageGPT
 from mulosd.models.vq import VQModel
 from mulosd.scenes.words import encode_words
+from mulosd.schedule import check_fit, draft_sampler, target_sampler
 from mulosd.types import Decoded
 from mulosd.upsample import Upsampler, build_upsampler
+from mulosd.upsample.down import AreaDown
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
@@ -35,7 +37,7 @@ class Target:
 
     def __init__(self, card: Card, vq: VQModel, model: ImageGPT, drafter: ImageGPT | None) -> None:
         self.card, self.vq, self.model, self.drafter = card, vq, model, drafter
-        self._neighbours: dict[int, Tensor] = {}
+        self._neighbours = NeighbourTable(vq.quantize.codebook())
         self._upsamplers: dict[str, Upsampler] = {}
 
     @property
@@ -79,15 +81,8 @@ class Target:
         return image
 
     def check(self, method: SamplerKnobs) -> None:
-        """Refuse a method that this target cannot run (no drafter, more neighbours than codes)."""
-        if isinstance(method, DraftOnly) and self.drafter is None:
-            raise ConfigError(
-                f"{self.card.target_id} has no drafter, so method {method.name!r} cannot run; use ar or zipar."
-            )
-        if isinstance(method, MuLoSD) and method.pool_k > self.card.codebook_size:
-            raise ConfigError(
-                f"mulosd.pool_k = {method.pool_k} exceeds the {self.card.codebook_size} codes of {self.card.target_id}."
-            )
+        """Refuse a method that this target cannot run (`mulosd.schedule.check_fit`)."""
+        check_fit(method, self.card)
 
     def _condition(self, prompts: Sequence[str]) -> Condition:
         ids = torch.tensor([encode_words(prompt) for prompt in prompts], device=self.device)
@@ -95,36 +90,24 @@ class Target:
 
     def _job(self, condition: Condition, seeds: Sequence[int], method: SamplerKnobs, shots: list[Ints] | None) -> Job:
         preset = self.card.sampler
-        draft_guidance = getattr(method, "draft_guidance", None)
-        sampler = Sampler(
-            guidance=preset["guidance"] if method.guidance is None else method.guidance,
-            temperature=preset["temperature"] if method.temperature is None else method.temperature,
-            top_k=int(preset["top_k"] if method.top_k is None else method.top_k),
-            top_p=preset["top_p"] if method.top_p is None else method.top_p,
-        )
-        draft_sampler = Sampler(
-            guidance=preset["draft_guidance"] if draft_guidance is None else draft_guidance,
-            temperature=sampler.temperature,
-            top_k=sampler.top_k,
-            top_p=sampler.top_p,
-        )
+        drafting: dict[str, Any] = {}
+        if isinstance(method, DraftOnly):
+            drafting["draft_sampler"] = Sampler(**draft_sampler(method, preset))
+            drafting["upsampler"] = self._upsampler(method.upsampler)
+        if isinstance(method, MuLoSD) and method.feedback == "downsample":
+            assert self.card.ratio is not None
+            drafting["downsampler"] = AreaDown(self.vq, self.card.grid, self.card.ratio)
         return Job(
             self.model,
             condition,
             torch.tensor(list(seeds), dtype=torch.int64, device=self.device),
-            sampler,
+            Sampler(**target_sampler(method, preset)),
             drafter=self.drafter,
-            draft_sampler=draft_sampler,
-            upsampler=self._upsampler(method.upsampler) if isinstance(method, DraftOnly) else None,
-            neighbours=self._nearest,
+            neighbours=self._neighbours,
             record=None if shots is None else lambda tokens: shots.append(tokens.copy()),
             synchronize=torch.cuda.synchronize if self.device.type == "cuda" else lambda: None,
+            **drafting,
         )
-
-    def _nearest(self, pool_k: int) -> Tensor:
-        if pool_k not in self._neighbours:
-            self._neighbours[pool_k] = verify.nearest_codes(self.vq.quantize.codebook(), pool_k)
-        return self._neighbours[pool_k]
 
     def _upsampler(self, name: str) -> Upsampler:
         if name not in self._upsamplers:

@@ -1,6 +1,7 @@
 """The two exact corners of MuLo-SD, ZipAR's, and independence of batch, numbering and frames."""
 
 import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -51,14 +52,15 @@ def test_any_tau_above_one_rejects_all_even_where_the_pool_holds_every_code(tau:
 
 def test_exactness_needs_the_fed_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison can fail: a resampling forward that feeds another token than the drawn one is seen."""
-    chain = mulosd._chain
+    chain = Engine.chain
 
-    def wrong(target: Engine, b: int, span: range) -> Queries:
-        queries = chain(target, b, span)
-        tokens = [(token + 1) % toys.CODES for token in queries.tokens] if len(span) == 1 else queries.tokens
+    def wrong(target: Engine, b: int, positions: Iterable[int]) -> Queries:
+        queries = chain(target, b, positions)
+        single = len(queries.tokens) == 1
+        tokens = [(token + 1) % toys.CODES for token in queries.tokens] if single else queries.tokens
         return Queries(tokens, queries.positions, queries.slots, queries.cell_rows)
 
-    monkeypatch.setattr(mulosd, "_chain", wrong)
+    monkeypatch.setattr(Engine, "chain", wrong)
     assert not toys.same_tokens(toys.run(MuLoSD(tau=1.5, resample="serial")), toys.run(AR()))
 
 

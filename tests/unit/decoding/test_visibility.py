@@ -33,18 +33,18 @@ def poisoned_run(method: SamplerKnobs, value: float, dtype: torch.dtype) -> Resu
         models.append(toys.Poisoned(model, value))
         return models[0]
 
-    decide = mulosd._decide_accepted
+    open_again = mulosd._open_again
 
-    def decide_and_poison(target: Engine, block: mulosd.Block, resampled: Bools) -> None:
-        decide(target, block, resampled)
+    def open_and_poison(method: MuLoSD, target: Engine, rejected: Bools, resampled: Bools) -> None:
+        open_again(method, target, rejected, resampled)
         kv, T = target.cache.kv, target.model.config.prefix_len
         for b in range(target.batch):
-            pending = T + np.nonzero(resampled[b].ravel())[0]
+            pending = T + np.nonzero((rejected | resampled)[b].ravel())[0]
             for row in (b, b + target.batch):
                 kv[:, :, row, :, pending] = value
         kv[..., T + target.cache.trash, :] = value
 
-    with toys.patched(mulosd, "_decide_accepted", decide_and_poison):
+    with toys.patched(mulosd, "_open_again", open_and_poison):
         return toys.run(method, wrap=wrap, dtype=dtype)
 
 

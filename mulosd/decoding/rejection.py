@@ -1,0 +1,77 @@
+"""From pooled masses to the cells that a cycle opens again: thresholds and rejection policies (decoding.md 1.2, 1.5).
+
+Pure functions on arrays; no model, no cache. Every policy grows with the set of failed cells, and that set grows with
+tau and shrinks with pool_k.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mulosd.decoding import verify
+from mulosd.decoding.engine import Bools
+from mulosd.methods import MuLoSD
+
+Floats = npt.NDArray[np.float64]
+
+
+class Verdict(NamedTuple):
+    """Maps [H, W] of one image: R_T, and R_X, which the target draws again."""
+
+    rejected: Bools
+    resampled: Bools
+
+
+def judge(method: MuLoSD, mass: Floats, start: int, grid: int) -> Verdict:
+    """The verdict on drafted cells start .. start + M - 1, from their pooled masses [M].
+
+    Under `raster-redraft` R_X is the first failed cell alone and R_T every draft from it on: those are discarded.
+    """
+    block = np.zeros(grid * grid, bool)
+    block[start : start + len(mass)] = True
+
+    def failed_below(tau: float) -> Bools:
+        failed = np.zeros(grid * grid, bool)
+        failed[block] = ~(mass >= tau)
+        return failed.reshape(grid, grid)
+
+    allowed = block.reshape(grid, grid)
+    tau = method.tau
+    if method.resampled_fraction is not None:
+        limit = method.resampled_fraction * len(mass)
+        tau = largest_tau(mass, limit, lambda tau: int(resampled_cells(method, failed_below(tau), allowed).sum()))
+    failed = failed_below(tau)
+    resampled = resampled_cells(method, failed, allowed)
+    if method.rejection == "raster-redraft" and failed.any():
+        failed = _from_first(failed, allowed)
+    return Verdict(failed, resampled)
+
+
+def resampled_cells(method: MuLoSD, failed: Bools, allowed: Bools) -> Bools:
+    """R_X of the failed cells [H, W] by the rejection policy; `allowed` are the cells of the block."""
+    if not failed.any():
+        return failed
+    first = int(failed.ravel().argmax())
+    if method.rejection == "raster-resample":
+        return _from_first(failed, allowed)
+    if method.rejection == "raster-redraft":
+        return np.asarray(np.arange(failed.size).reshape(failed.shape) == first)
+    return verify.expand(failed, 0 if method.rejection == "local" else method.radius, first, allowed)
+
+
+def largest_tau(mass: Floats, limit: float, count_at: Callable[[float], int]) -> float:
+    """The largest tau that matters whose R_X holds at most `limit` cells; `count_at(tau)` counts them.
+
+    Only the masses themselves separate sets of rejected cells: the i-th distinct one rejects those below it.
+    """
+    taus: list[float] = [*np.unique(mass).tolist(), np.inf]
+    return taus[bisect_right(taus, limit, lo=1, key=count_at) - 1]
+
+
+def _from_first(failed: Bools, allowed: Bools) -> Bools:
+    """All cells of the block from the first failed one on."""
+    later: Bools = np.arange(failed.size).reshape(failed.shape) >= failed.ravel().argmax()
+    return later & allowed
