@@ -1,7 +1,7 @@
 """Conditions and the embedders that turn them into prefix rows.
 
-A `Condition` is the one type everything is decoded under: word ids of the tiny family, T5 features of
-LlamaGen. An embedder returns the conditional rows followed, when asked, by its own null form.
+A `Condition` is the one type everything is decoded under: word ids of the tiny family, T5 features or a class of
+LlamaGen, TA-Tok features of Tar. An embedder returns the conditional rows followed, when asked, by its own null form.
 """
 
 from dataclasses import dataclass
@@ -47,12 +47,27 @@ class CaptionEmbedder(nn.Module):
 
     def forward(self, condition: Condition, *, with_null: bool) -> Prefix:
         """The null rows share the caption's mask, as in the reference (models.md 1.8)."""
-        features, mask = condition.values, condition.mask
+        features, mask = condition.values.type_as(self.uncond_embedding), condition.mask
         if with_null:
-            null = self.uncond_embedding.expand(len(features), -1, -1).type_as(features)
+            null = self.uncond_embedding.expand(len(features), -1, -1)
             features, mask = torch.cat([features, null]), torch.cat([mask, mask])
         rows = self.cap_proj["fc2"](F.gelu(self.cap_proj["fc1"](features), approximate="tanh"))
         return Prefix(rows, mask)
+
+
+class ClassEmbedder(nn.Module):
+    """LlamaGen's class condition: ids [B, 1], one prefix row each; the null class is the last row (models.md 1.5)."""
+
+    def __init__(self, num_classes: int, dim: int) -> None:
+        super().__init__()
+        self.embedding_table = nn.Embedding(num_classes + 1, dim)
+
+    def forward(self, condition: Condition, *, with_null: bool) -> Prefix:
+        ids, mask = condition.values, condition.mask
+        if with_null:
+            null = torch.full_like(ids, self.embedding_table.num_embeddings - 1)
+            ids, mask = torch.cat([ids, null]), torch.cat([mask, mask])
+        return Prefix(self.embedding_table(ids), mask)
 
 
 class WordEncoder(nn.Module):

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from mulosd.models.conditioning import CaptionEmbedder, Condition, Prefix, WordEncoder
+from mulosd.models.conditioning import CaptionEmbedder, ClassEmbedder, Condition, Prefix, WordEncoder
 from mulosd.models.transformer import GPTConfig, Transformer
 
 
@@ -22,6 +22,11 @@ class ImageGPT(Transformer):
 def llamagen_t2i(config: GPTConfig, caption_dim: int) -> ImageGPT:
     """LlamaGen's text-to-image layout: zero prefix rotation, caption projection."""
     return ImageGPT(config, CaptionEmbedder(caption_dim, config.dim, config.prefix_len))
+
+
+def llamagen_c2i(config: GPTConfig, num_classes: int) -> ImageGPT:
+    """LlamaGen's class-to-image layout: one prefix row, that of the class."""
+    return ImageGPT(config, ClassEmbedder(num_classes, config.dim))
 
 
 def tiny_gpt(config: GPTConfig) -> ImageGPT:

@@ -1,9 +1,10 @@
 """The decoder-only trunk of every image model here, and its position-addressed forward.
 
 LlamaGen's layout and state-dict names (models.md 1): pre-norm blocks, fused wqkv, SwiGLU, 2-D rotary
-positions with interleaved pairs, a caption prefix. The two fields that the released models leave at their
-defaults are `rope_scale` (multiplies the raster coordinates) and `axial_positions` (learned row and column
-vectors added to the token embeddings). Knows nothing of sampling, guidance or schedules.
+positions with interleaved pairs, a caption prefix. AR-DTok has the same blocks with `positions` = "learned". The
+two fields that the released models leave at their defaults are `rope_scale` (multiplies the raster coordinates) and
+`axial_positions` (learned row and column vectors added to the token embeddings). Knows nothing of sampling,
+guidance or schedules.
 
 Axes: R rows (batch, twice with guidance), Q fed positions, T prefix rows, S slots, V codes, d width.
 """
@@ -16,10 +17,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+# A collapsed prefix is one key with score log n, held as two keys whose scores add up to it (`log_count`).
+VIRTUAL_KEYS = 2
+
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """Shape of one model; ffn_dim 0 means LlamaGen's rule (2/3 of 4d, rounded up to a multiple of 256)."""
+    """Shape of one model; ffn_dim 0 means LlamaGen's rule (2/3 of 4d, rounded up to a multiple of 256).
+
+    prefix_len: rows of the longest prefix. prefix_attention: "zero" erases q and k of the prefix, as LlamaGen does.
+    positions "learned": no rotation, the model adds a table to its embeddings. logits_dtype: what logits and guidance
+    are computed in, "float32" (or wider) or "model" (that of the weights).
+    """
 
     dim: int
     n_layers: int
@@ -33,6 +42,8 @@ class GPTConfig:
     rope_scale: float = 1.0
     prefix_attention: Literal["zero", "identity"] = "zero"
     axial_positions: bool = False
+    positions: Literal["rotary", "learned"] = "rotary"
+    logits_dtype: Literal["float32", "model"] = "float32"
 
     @property
     def head_dim(self) -> int:
@@ -93,22 +104,62 @@ class RMSNorm(nn.Module):
 
 
 class KVCache:
-    """Keys and values of every layer: T prefix slots, then N grid slots, scratch slots and one trash slot.
+    """Keys and values of every layer: prefix slots, then N grid slots, scratch slots and one trash slot.
 
-    A token of raster position p lives in slot p; `trash` takes padded queries and is never visible.
+    A token of raster position p lives in slot p; `trash` takes padded queries and is never visible. A prefix shorter
+    than `prefix_slots` takes the last of them, so nothing unused lies between it and the grid. With `is_collapsed`
+    the whole prefix is `VIRTUAL_KEYS` keys (models.md 1.4).
     """
 
-    def __init__(self, config: GPTConfig, rows: int, *, scratch: int = 0, like: Tensor) -> None:
-        self.prefix_len = config.prefix_len
+    def __init__(
+        self, config: GPTConfig, rows: int, *, scratch: int = 0, like: Tensor, is_collapsed: bool = False
+    ) -> None:
+        self.is_collapsed = is_collapsed
+        self.prefix_slots = VIRTUAL_KEYS if is_collapsed else config.prefix_len
         self.slots = config.num_tokens + scratch + 1
         self.trash = self.slots - 1
-        shape = (config.n_layers, 2, rows, config.n_heads, self.prefix_len + self.slots, config.head_dim)
+        shape = (config.n_layers, 2, rows, config.n_heads, self.prefix_slots + self.slots, config.head_dim)
         self.kv = torch.zeros(shape, dtype=like.dtype, device=like.device)
-        self.prefix_mask = torch.ones(rows, self.prefix_len, dtype=torch.bool, device=like.device)
+        self.prefix_mask = torch.ones(rows, config.prefix_len, dtype=torch.bool, device=like.device)
+
+    @property
+    def prefix_mask(self) -> Tensor:
+        """Visible prefix rows, bool [R, T]; set before the first forward, its width is the prefix length in use."""
+        return self._prefix_mask
+
+    @prefix_mask.setter
+    def prefix_mask(self, mask: Tensor) -> None:
+        self._prefix_mask = mask
+        self.prefix_keys = VIRTUAL_KEYS if self.is_collapsed else mask.shape[1]
+        if self.prefix_keys > self.prefix_slots:
+            raise ValueError(f"a prefix of {mask.shape[1]} rows, but the model has room for {self.prefix_slots}")
+        if self.is_collapsed:
+            scores = log_count(mask.sum(1), self.kv.dtype)
+            self.scores = F.pad(scores, (0, self.slots))[:, None, None]  # of the virtual keys, then 0 for every slot
+        else:
+            self.is_prefix_open = bool(mask.all())  # asked here, once, as the answer waits for the device
 
     def poison(self, value: float) -> None:
         """Fill every slot with a value (tests: unused slots must not matter)."""
         self.kv.fill_(value)
+
+
+def log_count(count: Tensor, dtype: torch.dtype) -> Tensor:
+    """Scores [R, VIRTUAL_KEYS] of `dtype` whose exponentials add up to count [R].
+
+    log n alone, rounded to bfloat16, would weigh the prefix wrongly by up to 1.6 %. So the first score is rounded
+    from slightly below log n, and the second one carries what is left, where rounding hardly counts.
+    """
+    exact = count.double()
+    first = (exact.log() * (1 - 2**-8)).to(dtype)
+    return torch.stack([first, (exact - first.double().exp()).clamp(min=0).log().to(dtype)], dim=1)
+
+
+def running_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean over the visible rows up to each row: values [R, heads, T, head_dim], mask [R, T]; in float32 or wider."""
+    seen = mask[:, None, :, None]
+    wide = values if values.dtype == torch.float64 else values.float()
+    return (wide.masked_fill(~seen, 0).cumsum(2) / seen.cumsum(2).clamp(min=1)).type_as(values)
 
 
 class Attention(nn.Module):
@@ -161,40 +212,68 @@ class Block(nn.Module):
         x = x + self.attention.out(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal))
         return x + self.feed_forward(self.ffn_norm(x))  # type: ignore[no-any-return]
 
-    def step(self, x: Tensor, rope: Tensor, store: Tensor, kv: Tensor, span: int, mask: Tensor | None) -> Tensor:
-        """Cached pass: writes K/V at cache indices `store` [R, L], attends to the first `span` of them."""
+    def step(
+        self,
+        x: Tensor,
+        rope: Tensor | None,
+        store: Tensor,
+        kv: Tensor,
+        span: int,
+        mask: Tensor | None,
+        lead: Tensor | None = None,
+    ) -> Tensor:
+        """Cached pass: writes K/V at cache indices `store` [R, L], attends to the first `span` of them.
+
+        lead: mask [R, T] of a collapsed prefix, whose T rows come first in x and are not among `store` and `mask`.
+        """
         q, k, v = self.attention.qkv(self.attention_norm(x), rope)
+        if lead is not None:
+            prefix, v = v[:, :, : lead.shape[1]], v[:, :, lead.shape[1] :]
+            q, k = q[:, :, lead.shape[1] :], k[:, :, lead.shape[1] :]
+            means = running_mean(prefix, lead)
+            kv[0, :, :, :VIRTUAL_KEYS] = 0
+            kv[1, :, :, :VIRTUAL_KEYS] = means[:, :, -1:]
         index = store[:, None, :, None].expand(-1, k.shape[1], -1, k.shape[3])
         kv[0].scatter_(2, index, k)
         kv[1].scatter_(2, index, v)
         heads = F.scaled_dot_product_attention(q, kv[0, :, :, :span], kv[1, :, :, :span], attn_mask=mask)
+        if lead is not None:  # a padded row sees itself alone
+            heads = torch.cat([torch.where(lead[:, None, :, None], means, prefix), heads], dim=2)
         x = x + self.attention.out(heads)
         return x + self.feed_forward(self.ffn_norm(x))  # type: ignore[no-any-return]
 
 
 class Transformer(nn.Module):
-    """Token embeddings, blocks and head; prefix rows come from the model's condition embedder."""
+    """Token embeddings, blocks and head; prefix rows come from the model's condition embedder.
 
-    rope: Tensor
+    collapses_prefix: LlamaGen's prefix, whose q and k are zero, becomes one virtual key in new caches (the same
+    logits, fewer keys). False keeps all its rows.
+    """
+
+    rope: Tensor | None
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.config = config
         self.tok_embeddings = nn.Embedding(config.vocab_size, config.dim)
-        self.layers = nn.ModuleList(Block(config) for _ in range(config.n_layers))
+        self.blocks = tuple(Block(config) for _ in range(config.n_layers))
+        self.layers = nn.ModuleList(self.blocks)
         self.norm = RMSNorm(config.dim, config.norm_eps)
         self.output = nn.Linear(config.dim, config.vocab_size, bias=False)
         if config.axial_positions:
             self.row_positions = nn.Parameter(torch.zeros(config.grid, config.dim))
             self.col_positions = nn.Parameter(torch.zeros(config.grid, config.dim))
-        self.register_buffer("rope", rope_table(config), persistent=False)
+        is_rotary = config.positions == "rotary"
+        self.register_buffer("rope", rope_table(config) if is_rotary else None, persistent=False)
+        self.collapses_prefix = is_rotary and config.prefix_attention == "zero"
 
     def new_cache(self, rows: int, *, scratch: int = 0) -> KVCache:
         """An empty cache for `rows` sequences."""
-        return KVCache(self.config, rows, scratch=scratch, like=self.output.weight)
+        weight, collapses = self.output.weight, self.collapses_prefix
+        return KVCache(self.config, rows, scratch=scratch, like=weight, is_collapsed=collapses)
 
-    def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """Embeddings [R, Q, d] of codes at raster positions."""
+    def embed(self, tokens: Tensor, positions: Tensor, prefix_len: int) -> Tensor:
+        """Embeddings [R, Q, d] of codes at raster positions behind a prefix of `prefix_len` rows."""
         x = self.tok_embeddings(tokens)
         if self.config.axial_positions:
             grid = self.config.grid
@@ -204,14 +283,20 @@ class Transformer(nn.Module):
     def forward_train(self, prefix: Tensor, tokens: Tensor) -> Tensor:
         """Teacher-forced logits [R, N, V] of all tokens [R, N]; every prefix row [R, T, d] is visible."""
         fed = self.tok_embeddings(tokens[:, :-1])
-        if self.config.axial_positions:
-            axial = (self.row_positions[:, None] + self.col_positions[None]).flatten(0, 1)
-            fed = fed + axial[:-1]
+        table = self.position_table(prefix.shape[1])
+        if table is not None:
+            fed = fed + table[: fed.shape[1]]
         x = torch.cat([prefix, fed], dim=1)
-        rope = self.rope[None, : x.shape[1]]
-        for layer in self.layers:
+        rope = None if self.rope is None else self.rope[None, : x.shape[1]]
+        for layer in self.blocks:
             x = layer(x, rope, causal=True)
-        return self.output(self.norm(x[:, self.config.prefix_len - 1 :]))  # type: ignore[no-any-return]
+        return self.output(self.norm(x[:, prefix.shape[1] - 1 :]))  # type: ignore[no-any-return]
+
+    def position_table(self, prefix_len: int) -> Tensor | None:
+        """What is added to the embeddings of positions 0, 1, … behind a prefix of `prefix_len` rows: [>= N - 1, d]."""
+        if not self.config.axial_positions:
+            return None
+        return (self.row_positions[:, None] + self.col_positions[None]).flatten(0, 1)
 
     def forward(
         self,
@@ -219,20 +304,21 @@ class Transformer(nn.Module):
         positions: Tensor,
         slots: Tensor,
         cache: KVCache,
-        mask: Tensor | None,
+        mask: Tensor | int | None,
         prefix: Tensor | None = None,
     ) -> Tensor:
         """One position-addressed forward (architecture 4).
 
-        tokens, positions, slots: [R, Q]; mask: bool [R, Q, S'] over the first S' slots (None: all fed
-        queries see slots 0..S'-1 with S' = highest fed slot + 1, single-query calls only); prefix:
-        [R, T, d] rows of a first call, fed in the same pass. Returns logits [R, Q, V], float32 or wider;
-        with a prefix [R, 1 + Q, V], the first being position -1 (the last prefix row).
+        tokens, positions, slots: [R, Q]; mask: bool [R, Q, S'] over the first S' slots, or a number S': every query
+        sees the first S' slots (None: up to the highest fed slot, which a GPU has to be asked for); prefix: [R, T, d]
+        rows of a first call, fed in the same pass. Returns logits [R, Q, V] of `config.logits_dtype`; with a prefix
+        [R, 1 + Q, V], the first being position -1 (the last prefix row).
         """
         x = self.features(tokens, positions, slots, cache, mask, prefix)
-        x = x[:, self.config.prefix_len - 1 :] if prefix is not None else x
+        x = x[:, prefix.shape[1] - 1 :] if prefix is not None else x
         logits: Tensor = self.output(self.norm(x))
-        return logits if logits.dtype == torch.float64 else logits.float()
+        is_wide = logits.dtype == torch.float64 or self.config.logits_dtype == "model"
+        return logits if is_wide else logits.float()
 
     def features(
         self,
@@ -240,42 +326,49 @@ class Transformer(nn.Module):
         positions: Tensor,
         slots: Tensor,
         cache: KVCache,
-        mask: Tensor | None,
+        mask: Tensor | int | None,
         prefix: Tensor | None = None,
     ) -> Tensor:
         """What `forward` computes before the final norm: [R, Q, d], with a prefix [R, T + Q, d]."""
-        T = self.config.prefix_len
-        span = T + (int(slots.max()) + 1 if mask is None else mask.shape[-1])
-        x, store, where = self.embed(tokens, positions), slots + T, positions + T
+        T, keys = cache.prefix_mask.shape[1], cache.prefix_keys
+        mask = int(slots.max()) + 1 if mask is None else mask
+        span = keys + (mask if isinstance(mask, int) else mask.shape[-1])
+        x, store, where = self.embed(tokens, positions, T), slots + keys, positions + self.config.prefix_len
         if prefix is not None:
-            lead = torch.arange(T, device=slots.device).expand(len(prefix), T)
-            x, store, where = torch.cat([prefix, x], 1), torch.cat([lead, store], 1), torch.cat([lead, where], 1)
+            first = torch.arange(T, device=slots.device).expand(len(prefix), T)
+            x, where = torch.cat([prefix, x], 1), torch.cat([first, where], 1)
+            store = store if cache.is_collapsed else torch.cat([first, store], 1)
+        lead = cache.prefix_mask if prefix is not None and cache.is_collapsed else None
         attend = self._visible(cache, mask, prefix is not None, tokens.shape[1], span)
-        rope = self.rope[where]
-        for layer, kv in zip(self.blocks(), cache.kv, strict=True):
-            x = layer.step(x, rope, store, kv, span, attend)
+        rope = None if self.rope is None else self.rope[where]
+        used = cache.kv[..., cache.prefix_slots - keys :, :]
+        for layer, kv in zip(self.blocks, used, strict=True):
+            x = layer.step(x, rope, store, kv, span, attend, lead)
         return x
-
-    def blocks(self) -> list["Block"]:
-        """The layers, typed."""
-        return [layer for layer in self.layers if isinstance(layer, Block)]
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
         """Conversions of the module leave the rotary table at float32 or wider (models.md 1.4)."""
         table = self.rope
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self.rope.itemsize < table.itemsize:
+        if table is not None and self.rope is not None and self.rope.itemsize < table.itemsize:
             self.rope = table.to(self.rope.device)
         return self
 
-    def _visible(self, cache: KVCache, mask: Tensor | None, first: bool, queries: int, span: int) -> Tensor | None:
-        """The boolean mask [R, 1, L, span] over prefix and slots, or None when all is visible."""
-        rows, T = cache.prefix_mask.shape
-        full_prefix = bool(cache.prefix_mask.all())
-        if mask is None and not first and full_prefix:
+    def _visible(self, cache: KVCache, mask: Tensor | int, first: bool, queries: int, span: int) -> Tensor | None:
+        """The mask [R, 1, L, span] over prefix and slots, or None when all is visible.
+
+        Boolean; additive for the queries of a collapsed prefix, whose own rows need none.
+        """
+        if cache.is_collapsed:
+            scores = cache.scores[..., :span]
+            if isinstance(mask, int):
+                return scores
+            return scores.masked_fill(~F.pad(mask, (VIRTUAL_KEYS, 0), value=True)[:, None], -torch.inf)
+        if isinstance(mask, int) and not first and cache.is_prefix_open:
             return None
+        rows, T = cache.prefix_mask.shape
         device = cache.prefix_mask.device
-        body = torch.ones(rows, queries, span - T, dtype=torch.bool, device=device) if mask is None else mask
+        body = torch.ones(rows, queries, span - T, dtype=torch.bool, device=device) if isinstance(mask, int) else mask
         image = torch.cat([cache.prefix_mask[:, None, :].expand(-1, queries, -1), body], dim=-1)
         if first:
             causal = torch.ones(T, T, dtype=torch.bool, device=device).tril() & cache.prefix_mask[:, None, :]

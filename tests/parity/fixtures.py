@@ -1,4 +1,4 @@
-"""Reference outputs of LlamaGen's code on tiny random weights: data only, loaded and checked here."""
+"""Reference outputs of LlamaGen's and Tar's code on tiny random weights: data only, loaded and checked here."""
 
 import hashlib
 import json
@@ -9,8 +9,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from mulosd.models.ar_dtok import ARDTok
 from mulosd.models.conditioning import Condition
-from mulosd.models.image_gpt import ImageGPT, llamagen_t2i
+from mulosd.models.image_gpt import ImageGPT, llamagen_c2i, llamagen_t2i
 from mulosd.models.transformer import GPTConfig
 
 FOLDER = Path(__file__).parents[1] / "fixtures"
@@ -45,16 +46,28 @@ def gpt_config(config: dict[str, Any], **changes: Any) -> GPTConfig:
         "n_layers": config["n_layer"],
         "n_heads": config["n_head"],
         "vocab_size": config["vocab_size"],
-        "grid": int(config["block_size"] ** 0.5),
+        "grid": int(config.get("block_size", config.get("max_seq_len")) ** 0.5),
         "prefix_len": config["cls_token_num"],
         "ffn_dim": config["ffn_hidden"],
     }
     return GPTConfig(**{**fields, **changes})
 
 
-def load_gpt(fixture: Fixture, **changes: Any) -> ImageGPT:
-    """The fixture's GPT, its weights loaded strictly."""
-    model = llamagen_t2i(gpt_config(fixture.config, **changes), fixture.config["caption_dim"])
+def load_gpt(fixture: Fixture, *, collapses: bool = True, **changes: Any) -> ImageGPT:
+    """The fixture's GPT, its weights loaded strictly; without `collapses` the cache keeps every prefix row."""
+    config = gpt_config(fixture.config, **changes)
+    if fixture.config["model_type"] == "c2i":
+        model = llamagen_c2i(config, fixture.config["num_classes"])
+    else:
+        model = llamagen_t2i(config, fixture.config["caption_dim"])
+    model.load_state_dict(fixture.weights, strict=True)
+    model.collapses_prefix &= collapses
+    return model.eval().requires_grad_(False)
+
+
+def load_ar_dtok(fixture: Fixture) -> ARDTok:
+    """The fixture's AR-DTok, its weights loaded strictly."""
+    model = ARDTok(gpt_config(fixture.config, positions="learned", logits_dtype="model"), fixture.config["cond_dim"])
     model.load_state_dict(fixture.weights, strict=True)
     return model.eval().requires_grad_(False)
 
@@ -69,3 +82,8 @@ def agrees(ours: Tensor, reference: Tensor) -> bool:
     """Whether two tensors agree within the stated tolerance."""
     assert ours.shape == reference.shape
     return torch.allclose(ours, reference, **TOLERANCE)
+
+
+def all_visible(values: Tensor) -> Condition:
+    """A condition [B, T] or [B, T, C] without padding."""
+    return Condition(values, torch.ones(values.shape[:2], dtype=torch.bool))

@@ -1,4 +1,9 @@
-"""LlamaGen's GPT: prefill, cached decoding, multi-token calls, the real prefix length (parity.md rows 1, 2, 4)."""
+"""LlamaGen's text-to-image GPT: prefill, cached decoding, multi-token calls, the real prefix (parity.md rows 1, 2, 4).
+
+`collapses`: with the prefix as one virtual key, as by default, and with all its rows in the cache.
+"""
+
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +16,11 @@ from mulosd.methods import AR, SamplerKnobs, ZipAR
 from mulosd.models import transformer
 from mulosd.models.conditioning import CaptionEmbedder, Condition, Prefix
 from mulosd.models.image_gpt import ImageGPT
-from mulosd.models.transformer import KVCache
+from mulosd.models.transformer import VIRTUAL_KEYS, KVCache
 from tests.parity.fixtures import Fixture, agrees, condition_of, load, load_gpt
+from tests.parity.runs import feed, prefill, run, start
 
+both_caches = pytest.mark.parametrize("collapses", [True, False], ids=["collapsed", "plain"])
 PREFIX120 = {"nocfg": (1.0, True), "cfg7.5": (7.5, True), "cfg7.5_nomask": (7.5, False)}  # name: (guidance, masked)
 
 
@@ -32,53 +39,33 @@ def chunk() -> Fixture:
     return load("gpt_t2i_chunk")
 
 
-def start(model: ImageGPT, condition: Condition, *, with_null: bool = True) -> tuple[KVCache, Tensor]:
-    """A cache with its mask set, and the prefix rows."""
-    prefix = model.prefix(condition, with_null=with_null)
-    cache = model.new_cache(len(prefix.rows))
-    cache.prefix_mask = prefix.mask
-    return cache, prefix.rows
-
-
-def no_tokens(rows: int) -> Tensor:
-    return torch.zeros(rows, 0, dtype=torch.int64)
-
-
-def prefill(model: ImageGPT, condition: Condition, *, with_null: bool = True) -> tuple[KVCache, Tensor]:
-    """The prefix alone; logits [R, T, V] of every prefix row."""
-    cache, rows = start(model, condition, with_null=with_null)
-    none = no_tokens(len(rows))
-    hidden = model.features(none, none, none, cache, torch.zeros(len(rows), 0, 0, dtype=torch.bool), rows)
-    return cache, model.output(model.norm(hidden))
-
-
-def feed(model: ImageGPT, cache: KVCache, tokens: Tensor, positions: list[int]) -> Tensor:
-    """Tokens [B, Q] at positions, in both halves; every slot up to a query's position is visible."""
-    rows = len(cache.prefix_mask)
-    fed = tokens.long().repeat(rows // len(tokens), 1)
-    where = torch.tensor(positions).expand(rows, -1)
-    mask = torch.arange(max(positions) + 1) <= where[..., None]
-    logits: Tensor = model(fed, where, where, cache, mask)
-    return logits
-
-
 def greedy_run(model: ImageGPT, fixture: Fixture, cache: KVCache) -> Tensor:
     """Logits [15, 2B, V] after feeding the reference's greedy tokens one by one."""
     tokens = fixture.tensors["out.tokens_greedy"]
     return torch.stack([feed(model, cache, tokens[:, j : j + 1], [j])[:, 0] for j in range(15)])
 
 
-def test_prefill_and_cached_decoding(t2i: Fixture) -> None:
-    model, out = load_gpt(t2i), t2i.tensors
+@both_caches
+def test_prefill_and_cached_decoding(t2i: Fixture, collapses: bool) -> None:
+    model, out = load_gpt(t2i, collapses=collapses), t2i.tensors
     cache, logits = prefill(model, condition_of(t2i))
     assert agrees(logits, out["out.prefill_logits_2B"])
     assert agrees(greedy_run(model, t2i, cache), out["out.decode_logits_2B"])
-    filled = model.config.prefix_len + 15  # the last token is never fed
+    T, keys = model.config.prefix_len, cache.prefix_slots
+    assert keys == (VIRTUAL_KEYS if collapses else T)
     for layer in (0, 2):
         for kind, name in enumerate("kv"):
-            reference = out[f"out.{name}_cache_layer{layer}"]
-            assert agrees(cache.kv[layer, kind, :, :, :filled], reference[:, :, :filled])
-    assert not cache.kv[:, 0, :, :, : model.config.prefix_len].any()  # the rotation erases every key of the prefix
+            ours, reference = cache.kv[layer, kind], out[f"out.{name}_cache_layer{layer}"]
+            assert agrees(ours[:, :, keys : keys + 15], reference[:, :, T : T + 15])  # the last token is never fed
+            prefix = virtual(reference[:, :, :T], cache.prefix_mask) if collapses else reference[:, :, :T]
+            assert agrees(ours[:, :, :keys], prefix)
+    assert not cache.kv[:, 0, :, :, :keys].any()  # the rotation erases every key of the prefix
+
+
+def virtual(rows: Tensor, mask: Tensor) -> Tensor:
+    """What the virtual keys hold of the prefix rows [R, heads, T, head_dim]: the mean of the visible ones."""
+    seen = mask[:, None, :, None].float()
+    return ((rows * seen).sum(2, keepdim=True) / seen.sum(2, keepdim=True)).expand(-1, -1, VIRTUAL_KEYS, -1)
 
 
 def test_guided_greedy_tokens(t2i: Fixture) -> None:
@@ -97,7 +84,7 @@ def test_decoders_reproduce_the_greedy_tokens(t2i: Fixture, method: SamplerKnobs
 
 
 def test_the_mask_is_the_references(t2i: Fixture) -> None:
-    model = load_gpt(t2i)
+    model = load_gpt(t2i, collapses=False)
     cache, rows = start(model, condition_of(t2i))
     body = torch.ones(16, 16, dtype=torch.bool).tril().expand(len(rows), -1, -1)
     ours = model._visible(cache, body, True, 16, 28)
@@ -112,8 +99,9 @@ def test_each_image_alone_gives_the_same_logits(t2i: Fixture) -> None:
         assert agrees(logits, t2i.tensors["out.prefill_logits_2B"][[b, b + 2]])
 
 
-def test_chunked_scattered_and_rolled_back_calls(t2i: Fixture, chunk: Fixture) -> None:
-    model, tokens, out = load_gpt(t2i), chunk.tensors["in.tokens"], chunk.tensors
+@both_caches
+def test_chunked_scattered_and_rolled_back_calls(t2i: Fixture, chunk: Fixture, collapses: bool) -> None:
+    model, tokens, out = load_gpt(t2i, collapses=collapses), chunk.tensors["in.tokens"], chunk.tensors
     cache, _ = prefill(model, condition_of(t2i))
     sequential = torch.cat([feed(model, cache, tokens[:, p : p + 1], [p]) for p in range(12)], dim=1)
     assert agrees(sequential, out["out.sequential_logits"])
@@ -126,12 +114,13 @@ def test_chunked_scattered_and_rolled_back_calls(t2i: Fixture, chunk: Fixture) -
     assert agrees(scattered, out["out.scattered_logits"])
     assert agrees(feed(model, cache, tokens[:, 12:13], [12]), out["out.next_after_scattered"])
     assert agrees(feed(model, cache, tokens[:, 13:15], [4, 5]), out["out.rollback_logits"])
-    T = model.config.prefix_len
-    assert agrees(cache.kv[1, 0, :, :, T : T + 13], out["out.k_cache_layer1_final"])
+    keys = cache.prefix_slots
+    assert agrees(cache.kv[1, 0, :, :, keys : keys + 13], out["out.k_cache_layer1_final"])
 
 
-def test_the_prefix_may_ride_in_the_first_call(t2i: Fixture, chunk: Fixture) -> None:
-    model, tokens = load_gpt(t2i), chunk.tensors["in.tokens"].repeat(2, 1)[:, :12]
+@both_caches
+def test_the_prefix_may_ride_in_the_first_call(t2i: Fixture, chunk: Fixture, collapses: bool) -> None:
+    model, tokens = load_gpt(t2i, collapses=collapses), chunk.tensors["in.tokens"].repeat(2, 1)[:, :12]
     cache, rows = start(model, condition_of(t2i))
     where = torch.arange(12).expand(4, -1)
     logits = model(tokens, where, where, cache, torch.ones(12, 12, dtype=torch.bool).tril().expand(4, -1, -1), rows)
@@ -139,18 +128,50 @@ def test_the_prefix_may_ride_in_the_first_call(t2i: Fixture, chunk: Fixture) -> 
     assert agrees(logits[:, 1:], chunk.tensors["out.sequential_logits"])
 
 
+@both_caches
 @pytest.mark.parametrize("name", PREFIX120)
-def test_the_real_prefix_length(prefix120: Fixture, name: str) -> None:
+def test_the_real_prefix_length(prefix120: Fixture, name: str, collapses: bool) -> None:
+    """Captions of 1, 37 and 120 valid rows in one batch."""
     guidance, masked = PREFIX120[name]
-    model, out = load_gpt(prefix120), prefix120.tensors
+    model, out = load_gpt(prefix120, collapses=collapses), prefix120.tensors
     tokens, guided = out[f"out.{name}.tokens"], guidance > 1
     reference = out[f"out.{name}.logits_2B" if guided else f"out.{name}.logits"]
     condition = condition_of(prefix120, masked=masked)
-    cache, first = prefill(model, condition, with_null=guided)
-    steps = [first[:, -1]] + [feed(model, cache, tokens[:, j : j + 1], [j])[:, 0] for j in range(15)]
-    assert agrees(torch.stack(steps), reference)
+    assert agrees(run(model, condition, tokens, 16, with_null=guided), reference)
     job = Job(model, condition, torch.tensor([1, 2, 3]), Sampler(guidance=guidance, top_k=1))
     assert torch.equal(torch.from_numpy(decode(job, AR()).tokens.reshape(3, -1)), tokens.long())
+
+
+def test_chunked_and_scattered_calls_on_the_real_prefix(prefix120: Fixture) -> None:
+    """The virtual key under every kind of call: rows of 1, 37 and 120, guided, against the reference's loop."""
+    tokens, reference = (prefix120.tensors[f"out.cfg7.5.{name}"] for name in ("tokens", "logits_2B"))
+    model = load_gpt(prefix120)
+    cache, first = prefill(model, condition_of(prefix120))
+    assert agrees(first[:, -1], reference[0])
+    junk = (tokens + 1) % 64
+    feed(model, cache, junk[:, [2, 4, 5]], [2, 4, 5])  # overwritten below
+    chunked = torch.cat(
+        [feed(model, cache, tokens[:, :7], list(range(7))), feed(model, cache, tokens[:, 7:15], list(range(7, 15)))], 1
+    )
+    assert agrees(chunked.transpose(0, 1), reference[1:])
+    scattered = feed(model, cache, tokens[:, [11, 3, 8]], [11, 3, 8])
+    assert agrees(scattered.transpose(0, 1), reference[[12, 4, 9]])
+
+
+def test_the_prefix_costs_two_keys(prefix120: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither memory nor attention knows the 120 rows; the last of three queries sees 2 + 8 keys."""
+    model, lengths = load_gpt(prefix120), []
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def spy(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        lengths.append(k.shape[2])
+        return attention(q, k, v, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
+    cache, _ = prefill(model, condition_of(prefix120))
+    assert cache.kv.shape[4] == VIRTUAL_KEYS + 17
+    feed(model, cache, prefix120.tensors["out.cfg7.5.tokens"][:, 5:8], [5, 6, 7])
+    assert lengths == [VIRTUAL_KEYS] * 2 + [VIRTUAL_KEYS + 8] * 2
 
 
 def test_the_uncached_pass(prefix120: Fixture) -> None:
@@ -177,8 +198,14 @@ def run_agrees(model: ImageGPT, fixture: Fixture) -> bool:
     return fits and agrees(greedy_run(model, fixture, cache), fixture.tensors["out.decode_logits_2B"])
 
 
-def test_the_comparison_passes_without_a_mistake(t2i: Fixture) -> None:
-    assert run_agrees(load_gpt(t2i), t2i)
+@both_caches
+def test_the_comparison_passes_without_a_mistake(t2i: Fixture, collapses: bool) -> None:
+    assert run_agrees(load_gpt(t2i, collapses=collapses), t2i)
+
+
+def test_a_virtual_key_of_weight_one_is_seen(t2i: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformer, "log_count", lambda count, dtype: torch.zeros(len(count), VIRTUAL_KEYS))
+    assert not run_agrees(load_gpt(t2i), t2i)
 
 
 def test_identity_rotation_of_the_prefix_is_seen(t2i: Fixture) -> None:
@@ -187,6 +214,7 @@ def test_identity_rotation_of_the_prefix_is_seen(t2i: Fixture) -> None:
 
 def test_swapped_row_and_column_halves_are_seen(t2i: Fixture) -> None:
     model = load_gpt(t2i)
+    assert model.rope is not None
     model.rope = model.rope.roll(model.rope.shape[1] // 2, dims=1)
     assert not run_agrees(model, t2i)
 
@@ -201,7 +229,10 @@ def test_half_split_rotary_pairs_are_seen(t2i: Fixture, monkeypatch: pytest.Monk
     assert not run_agrees(load_gpt(t2i), t2i)
 
 
-def test_a_null_half_that_ignores_the_caption_mask_is_seen(t2i: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+@both_caches
+def test_a_null_half_that_ignores_the_caption_mask_is_seen(
+    t2i: Fixture, monkeypatch: pytest.MonkeyPatch, collapses: bool
+) -> None:
     forward = CaptionEmbedder.forward
 
     def unmasked_null(self: CaptionEmbedder, condition: Condition, *, with_null: bool) -> Prefix:
@@ -209,7 +240,7 @@ def test_a_null_half_that_ignores_the_caption_mask_is_seen(t2i: Fixture, monkeyp
         return Prefix(rows, torch.cat([mask[: len(mask) // 2], torch.ones_like(mask[len(mask) // 2 :])]))
 
     monkeypatch.setattr(CaptionEmbedder, "forward", unmasked_null)
-    assert not run_agrees(load_gpt(t2i), t2i)
+    assert not run_agrees(load_gpt(t2i, collapses=collapses), t2i)
 
 
 def test_stale_cache_entries_are_seen(t2i: Fixture, chunk: Fixture) -> None:

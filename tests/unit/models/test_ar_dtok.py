@@ -1,0 +1,92 @@
+"""AR-DTok under the decoders: a target and a drafter of shared features, prefixes of any length, precision."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mulosd.decoding import verify
+from mulosd.decoding.job import Job
+from mulosd.decoding.registry import decode
+from mulosd.decoding.sampling import Sampler
+from mulosd.methods import AR, MuLoSD, SamplerKnobs, ZipAR
+from mulosd.models.ar_dtok import ARDTok
+from mulosd.models.conditioning import Condition
+from mulosd.models.transformer import GPTConfig
+from mulosd.upsample import build_upsampler
+from tests.unit.decoding import toys
+
+LONGEST = 9
+METHODS = {
+    "ar": AR(),
+    "zipar": ZipAR(window=2),
+    "mulosd": MuLoSD(tau=0.05, pool_k=2, island_window=2),
+    "mulosd-rejects-all": MuLoSD(tau=2.0, resample="serial", rows_per_cycle=1),
+}
+
+
+def ar_dtok(grid: int, dtype: torch.dtype = torch.float64) -> ARDTok:
+    torch.manual_seed(grid)
+    config = GPTConfig(16, 2, 2, toys.CODES, grid, LONGEST, 32, positions="learned", logits_dtype="model")
+    model = ARDTok(config, 6)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.normal_(std=0.3 if weight.ndim > 1 else 1.0)
+    return model.to(dtype).eval().requires_grad_(False)
+
+
+def job(length: int, images: tuple[int, ...] = (0, 1), dtype: torch.dtype = torch.float64) -> Job:
+    vq = toys.family(4, dtype).vq
+    features = torch.randn(2, length, 6, generator=torch.Generator().manual_seed(3))[list(images)]
+    return Job(
+        ar_dtok(8, dtype),
+        Condition(features, torch.ones(features.shape[:2], dtype=torch.bool)),
+        torch.tensor([11, 12])[list(images)],
+        Sampler(guidance=4.0),
+        drafter=ar_dtok(4, dtype),
+        draft_sampler=Sampler(guidance=4.0),
+        upsampler=build_upsampler("bicubic", vq=vq, draft_grid=4, ratio=2),
+        neighbours=lambda pool_k: verify.nearest_codes(vq.quantize.codebook(), pool_k),
+    )
+
+
+@pytest.mark.parametrize("length", [LONGEST, 4])
+@pytest.mark.parametrize("name", METHODS)
+def test_an_image_does_not_depend_on_its_batch(name: str, length: int) -> None:
+    both = decode(job(length), METHODS[name]).tokens
+    alone = [decode(job(length, (b,)), METHODS[name]).tokens[0] for b in range(2)]
+    assert np.array_equal(both, np.stack(alone))
+    assert not np.array_equal(both[0], both[1])
+
+
+@pytest.mark.parametrize("method", [METHODS["mulosd-rejects-all"]], ids=["serial"])
+def test_rejecting_all_is_plain_decoding(method: SamplerKnobs) -> None:
+    assert np.array_equal(decode(job(4), method).tokens, decode(job(4), AR()).tokens)
+
+
+def test_the_length_of_the_prefix_matters() -> None:
+    """The same features, once with zero rows behind them: other positions, other images."""
+    assert not np.array_equal(decode(job(LONGEST), AR()).tokens, decode(job(4), AR()).tokens)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_16_bit_weights_decode(dtype: torch.dtype) -> None:
+    tokens = decode(job(4, dtype=dtype), METHODS["mulosd"]).tokens
+    assert tokens.shape == (2, 8, 8)
+    assert len(np.unique(tokens)) > 4
+
+
+def test_the_last_cell_has_no_place() -> None:
+    """The reference's table ends before it; a decoder that fed it would be wrong."""
+    model = ar_dtok(4)
+    last = torch.tensor([[15]])
+    assert model.embed(last - 1, last - 1, LONGEST).shape == (1, 1, 16)
+    with pytest.raises(IndexError):
+        model.embed(last, last, LONGEST)
+
+
+@pytest.mark.parametrize("wrong", [{"positions": "rotary"}, {"positions": "learned", "axial_positions": True}])
+def test_other_positions_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="learned positions alone"):
+        ARDTok(GPTConfig(16, 2, 2, 32, 4, LONGEST, 32, **wrong), 6)
