@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from mulosd.errors import UserError
-from pipelines import cli_compare
+from pipelines import cli_checkpoints, cli_compare
 from pipelines.cli_jobs import register
 from pipelines.cli_stage import stage
 
@@ -23,8 +23,13 @@ SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 @click.group(context_settings=SETTINGS)
 @click.version_option(package_name="mulosd")
 @click.option("-v", "--verbose", is_flag=True, help="Log what is done to stderr.")
-def cli(verbose: bool) -> None:
+@click.option(
+    "--weights", type=click.Path(path_type=Path), help="Folder of converted families (MULOSD_WEIGHTS, ~/.cache/mulosd)."
+)
+def cli(verbose: bool, weights: Path | None) -> None:
     """Speculative decoding of autoregressive image generators: decode, score, compare."""
+    if weights:  # through the environment, as workers are other processes
+        os.environ["MULOSD_WEIGHTS"] = str(weights.absolute())
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
     )
@@ -304,6 +309,7 @@ def _load(sweep: str, overrides: Sequence[str]) -> Any:
 
 
 register(cli)
+cli_checkpoints.register(cli)
 
 cli.add_command(cli_compare.compare)
 cli.add_command(cli_compare.table)

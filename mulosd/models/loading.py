@@ -1,43 +1,16 @@
-"""From a card to modules with weights: which class an architecture is, strict loading, placing."""
+"""From a card to modules with weights: strict loading and placing."""
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch import nn
 
 from mulosd.errors import DataError, EnvironmentProblem, unknown_name
+from mulosd.models.architectures import build_part, differences
 from mulosd.models.checkpoints import check_part
 from mulosd.models.families import Card
-from mulosd.models.image_gpt import llamagen_t2i, tiny_gpt
 from mulosd.models.target import DTYPES, Target
-from mulosd.models.transformer import GPTConfig
-from mulosd.models.vq import VQConfig, VQModel
-
-Config = Mapping[str, Any]
-
-
-def _llamagen_t2i(config: Config) -> nn.Module:
-    return llamagen_t2i(GPTConfig(**_without(config, "caption_dim")), config["caption_dim"])
-
-
-BUILDERS: dict[str, Callable[[Config], nn.Module]] = {
-    "vq": lambda config: VQModel(VQConfig(**config)),
-    "tiny": lambda config: tiny_gpt(GPTConfig(**config)),
-    "llamagen-t2i": _llamagen_t2i,
-}
-
-
-def build_part(name: str, entry: Mapping[str, Any]) -> nn.Module:
-    """The module of a card's part with unset weights: random initialisation is left out, as it costs seconds."""
-    architecture = entry.get("architecture", "vq" if name == "vq" else "tiny")
-    if architecture not in BUILDERS:
-        raise unknown_name("architecture", architecture, BUILDERS, f"parts.{name}")
-    config = {key: tuple(value) if isinstance(value, list) else value for key, value in entry["config"].items()}
-    with _Unset():
-        return BUILDERS[architecture](config)
 
 
 def load(card: Card, *, device: str, dtype: str) -> Target:
@@ -66,32 +39,3 @@ def load_part(card: Card, name: str, dtype: torch.dtype) -> nn.Module:
         raise DataError(f"{path}: {wrong}; restore the file.")
     module.load_state_dict(state, assign=True)
     return module.to(dtype=dtype).eval().requires_grad_(False)
-
-
-def differences(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str:
-    """What of a state dict does not fit, as words with the first names; "" when all does."""
-    shapes = [key for key in expected if key in found and expected[key].shape != found[key].shape]
-    shown = [f"{key} {list(found[key].shape)}, not {list(expected[key].shape)}" for key in shapes]
-    kinds = {
-        "missing": sorted(expected.keys() - found.keys()),
-        "unexpected": sorted(found.keys() - expected.keys()),
-        "wrongly shaped": sorted(shown),
-    }
-    return "; ".join(f"{kind} tensors: {_some(names)}" for kind, names in kinds.items() if names)
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-
-
-def _without(config: Config, *keys: str) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if key not in keys}
-
-
-class _Unset(TorchFunctionMode):
-    """Inside it random initialisers leave their tensor as it is."""
-
-    SKIPPED = frozenset({Tensor.uniform_, Tensor.normal_})
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return args[0] if func in self.SKIPPED else func(*args, **(kwargs or {}))
