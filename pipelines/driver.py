@@ -253,7 +253,7 @@ def _score(run: _Run, get_executor: Callable[[], Executor]) -> dict[str, dict[st
             locks.enter_context(run.store.lock_cell(key))
         open_jobs = [job for job in open_jobs if not is_scored(job)]
         run.scores_cached = len(jobs) - len(open_jobs)
-        _score_chunks(run, open_jobs, get_executor)
+        _score_chunks(run, jobs, open_jobs, get_executor)
         for job in open_jobs:
             current = frozenset(entry.sha256 for entry in run.store.entries(job.cell.key).values())
             finish_job(job, current_chunks=current)
@@ -264,10 +264,13 @@ def _score(run: _Run, get_executor: Callable[[], Executor]) -> dict[str, dict[st
     return scores
 
 
-def _score_chunks(run: _Run, jobs: Sequence[ScoreJob], get_executor: Callable[[], Executor]) -> None:
-    folders = {(job.cell.key, job.spec.name): job.folder for job in jobs}
-    tasks = [task for job in jobs for task in score_tasks(run.store, job)]
-    total = sum(len(job.basis) for job in jobs)
+def _score_chunks(
+    run: _Run, jobs: Sequence[ScoreJob], open_jobs: Sequence[ScoreJob], get_executor: Callable[[], Executor]
+) -> None:
+    """Make the states that the open jobs lack. Jobs on the states of a source make none and are not counted."""
+    folders = {(job.cell.key, job.spec.name): job.folder for job in open_jobs}
+    tasks = [task for job in open_jobs for task in score_tasks(run.store, job)]
+    total = sum(len(job.basis) for job in jobs if job.states == job.folder)
     done = cached = total - len(tasks)
     run.progress(Progress("score", done, total, cached, 0))
     if not tasks:

@@ -53,7 +53,6 @@ class _Writer:
     started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
     latest: "Progress | None" = None
     stage_began: float = 0.0
-    stage_done: int = 0  # what was done when the stage began
     written: float = 0.0
 
     def __post_init__(self) -> None:
@@ -63,7 +62,7 @@ class _Writer:
         now = self.clock()
         is_new = self.latest is None or self.latest.stage != at.stage
         if is_new:
-            self.stage_began, self.stage_done = now, at.done
+            self.stage_began = now
         self.latest = at
         if is_new or now - self.written >= MIN_INTERVAL_S:
             self.write("running", now)
@@ -95,5 +94,5 @@ class _Writer:
 
     def eta_s(self, now: float) -> float | None:
         at: Any = self.latest
-        fresh = at.done - self.stage_done
+        fresh = at.done - at.cached
         return round(at.running * (now - self.stage_began) / fresh, 1) if fresh > 0 else None

@@ -105,10 +105,14 @@ def _counters(store: Store, cell_key: str, wanted: list[list[int]]) -> dict[str,
 def _wanted_rows(
     store: Store, cell_key: str, wanted: list[list[int]], columns: tuple[str, ...]
 ) -> Iterator[dict[str, Any]]:
-    from mulosd.stage.read import read_rows
+    from mulosd.stage.read import check_unique, read_rows
 
-    for index, rows in wanted:
-        yield from read_rows(store.chunk_path(cell_key, index), columns=columns)[:rows]
+    seen: set[str] = set()
+    for index, num in wanted:
+        path = store.chunk_path(cell_key, index)
+        rows = read_rows(path, columns=columns)[:num]
+        check_unique(rows, seen, path)
+        yield from rows
 
 
 def _forwards(row: Mapping[str, Any]) -> int:

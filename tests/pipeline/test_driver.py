@@ -55,8 +55,10 @@ def test_run_then_nothing_left(tmp_path: Path) -> None:
     assert report.scores_done == 3
     assert [p.done for p in seen if p.stage == "decode"] == [0, 4, 8, 10, 14, 18, 20, 24, 28, 30]
     before = tree(tmp_path)
-    again = run_sweep(toy_sweep(), out=tmp_path)
+    seen.clear()
+    again = run_sweep(toy_sweep(), out=tmp_path, progress=seen.append)
     assert (again.cached, again.decoded, again.scores_cached, again.scores_done) == (30, 0, 3, 0)
+    assert [(p.stage, p.done, p.total, p.cached) for p in seen] == [("decode", 30, 30, 30), ("score", 9, 9, 9)]
     assert tree(tmp_path) == before
     assert verify_store(tmp_path) == []
 

@@ -55,3 +55,11 @@ def test_what_is_not_there(store: Path, tmp_path: Path) -> None:
     (tmp_path / "empty" / "cells").mkdir(parents=True)
     with pytest.raises(DataError, match="holds no finished sweep"):
         collect(tmp_path / "empty")
+
+
+def test_a_sample_that_occurs_twice_is_refused(store: Path) -> None:
+    opened, cell = Store(store), build_plan(toy_sweep()).cells[0].key
+    first, second = (opened.chunk_path(cell, index) for index in (0, 1))
+    second.write_bytes(first.read_bytes())
+    with pytest.raises(DataError, match=r"chunk-00001.parquet holds sample toy/000/0 a second time"):
+        collect(store)

@@ -11,7 +11,7 @@ from mulosd.scenes.render import render
 from mulosd.scenes.world import scene_from_json
 from mulosd.stage.verify import verify_store
 from mulosd.types import Decoded, Prompt
-from pipelines.driver import run_sweep
+from pipelines.driver import Progress, run_sweep
 from pipelines.results import collect
 from pipelines.scorers import build_scorer
 from pipelines.sweep import REGISTRY, Sweep, parse_sweep
@@ -69,8 +69,10 @@ def test_features_are_computed_once_for_all_that_rest_on_them(tmp_path: Path, mo
         return real(self, images)
 
     monkeypatch.setattr(EffNetLite0Network, "features", counted)
-    report = run_sweep(sweep_of("frechet", "kid", "precision_recall"), out=tmp_path)
+    shown: list[Progress] = []
+    report = run_sweep(sweep_of("frechet", "kid", "precision_recall"), out=tmp_path, progress=shown.append)
     assert seen == [4, 4, 2, 2]  # two chunks: decoded, then references
+    assert [(p.cached, p.done, p.total) for p in shown if p.stage == "score"] == [(0, 0, 2), (0, 1, 2), (0, 2, 2)]
     assert (report.scores_done, report.scores_cached) == (4, 0)
     metrics = collect(tmp_path)[0].metrics
     assert (metrics["precision_effnet"]["value"], metrics["recall_effnet"]["value"]) == (1.0, 1.0)
