@@ -29,8 +29,8 @@ def guide(cond: Tensor, uncond: Tensor, scale: float) -> Tensor:
 
 
 def filter_logits(logits: Tensor, sampler: Sampler) -> Tensor:
-    """[..., V] -> the same with dropped codes at -inf."""
-    logits = logits / max(sampler.temperature, 1e-5)
+    """[..., V] -> the same with dropped codes at -inf; 16-bit logits are widened first (softmax in float32)."""
+    logits = (logits if logits.dtype == torch.float64 else logits.float()) / max(sampler.temperature, 1e-5)
     if 0 < sampler.top_k < logits.shape[-1]:
         threshold = logits.topk(sampler.top_k, dim=-1).values[..., -1:]
         logits = logits.masked_fill(logits < threshold, -torch.inf)

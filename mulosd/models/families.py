@@ -162,7 +162,7 @@ def part_names(entry: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def load_target(target_id: str, *, device: str = "cpu", dtype: str = "float32", folder: Path | None = None) -> "Target":
-    """Load weights onto a device. dtype: float32, float64 or bfloat16."""
+    """Load weights onto a device. dtype: float32, float64, bfloat16 or float16."""
     from mulosd.models.loading import load
 
     return load(load_card(target_id, folder), device=device, dtype=dtype)

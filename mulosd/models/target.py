@@ -25,7 +25,7 @@ from mulosd.types import Decoded
 from mulosd.upsample import Upsampler, build_upsampler
 from mulosd.upsample.down import AreaDown
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Target:

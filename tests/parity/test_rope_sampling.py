@@ -64,6 +64,17 @@ def test_ties(name: str, sampler: Sampler) -> None:
     assert torch.equal(filtered, SAMPLING.tensors[f"out.tie_{name}"])
 
 
+@pytest.mark.parametrize("sampler", [Sampler(), Sampler(temperature=0.7, top_k=20, top_p=0.9)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_16_bit_logits_are_filtered_in_float32(dtype: torch.dtype, sampler: Sampler) -> None:
+    """Guidance may run in the dtype of the model, the softmax does not (models.md 4.3)."""
+    logits = SAMPLING.tensors["in.logits_2B_S_V"][:, -1].to(dtype)
+    probs = sampling.probabilities(logits, sampler)
+    assert probs.dtype == torch.float32
+    assert torch.equal(probs, sampling.probabilities(logits.float(), sampler))
+    assert torch.allclose(probs.sum(-1), torch.ones(len(probs)), atol=1e-6)
+
+
 def test_top_p_before_top_k_is_seen() -> None:
     def swapped(logits: Tensor, sampler: Sampler) -> Tensor:
         first = sampling.filter_logits(logits, Sampler(temperature=sampler.temperature, top_p=sampler.top_p))

@@ -126,6 +126,15 @@ def test_pixels_are_clamped_and_rounded_as_documented() -> None:
     assert to_uint8(pixels).shape == (1, 1, 6, 3)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_16_bit_targets_decode(folder: Path, dtype: str) -> None:
+    target = load_target("tiny-high", dtype=dtype, folder=folder)
+    assert {p.dtype for p in target.model.parameters()} == {getattr(torch, dtype)}
+    decoded = target.decode(["a red circle"], [1], MuLoSD())[0]
+    assert decoded.image.shape == (32, 32, 3)
+    assert len(np.unique(decoded.tokens)) > 1
+
+
 def test_unknown_dtypes_and_absent_devices_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="unknown dtype 'float46'"):
         load_target("tiny-low", dtype="float46", folder=folder)
