@@ -19,7 +19,8 @@ def convert(source: Path, family: str, part: str, out: Path | None, dry_run: boo
 
     done = convert_part(source, family=family, part=part, out=out, is_dry=dry_run)
     if done.dropped:
-        click.echo(f"left out, as no model uses them: {', '.join(done.dropped)}")
+        more = f" and {len(done.dropped) - 3} more" if len(done.dropped) > 3 else ""
+        click.echo(f"left out, as no model uses them: {', '.join(done.dropped[:3])}{more}")
     entry = done.entry
     click.echo(
         f"{done.path}: {entry['num_params']:,} {entry['dtype']} values, {'not written' if dry_run else 'in the card'}"

@@ -17,7 +17,7 @@ from mulosd.models.architectures import build_part
 
 SAMPLER = {"guidance": 3.0, "temperature": 1.0, "top_k": 20, "top_p": 1.0, "draft_guidance": 3.0}
 VQ = {"ch": 32, "ch_mult": [1, 1], "num_res_blocks": 1, "z_channels": 32, "codebook_size": 48, "codebook_dim": 4}
-INVENTORY = Path(__file__).parents[2] / "shared" / "fixtures" / "state_dict_inventory.json"
+INVENTORY = Path(__file__).parent / "fixtures" / "state_dict_inventory.json"
 
 
 def gpt_config(grid: int) -> dict[str, Any]:
@@ -41,17 +41,39 @@ def family() -> dict[str, Any]:
     }
 
 
-def write_family(folder: Path) -> Path:
+def tar_family() -> dict[str, Any]:
+    """A family in Tar's layout: AR-DTok at two resolutions, TA-Tok's decoder half and an LLM folder."""
+    sizes = {"dim": 32, "n_layers": 2, "n_heads": 2, "vocab_size": 48, "prefix_len": 9, "ffn_dim": 32, "cond_dim": 16}
+    positions = {"positions": "learned", "logits_dtype": "model"}
+    ta_tok = {"width": 16, "bottleneck_dim": 8, "codebook_size": 64, "decoder_layers": 1, "decoder_heads": 2}
+    encoders = {"encoders": ["llm", "ta-tok"], "sampler": SAMPLER}
+    return {
+        "family": "toytar",
+        "parts": {
+            "vq": {"architecture": "vq", "config": VQ},
+            "model-8": {"architecture": "ar-dtok", "config": {**sizes, **positions, "grid": 4}},
+            "model-16": {"architecture": "ar-dtok", "config": {**sizes, **positions, "grid": 8}},
+            "ta-tok": {"architecture": "ta-tok", "config": {**ta_tok, "decoder_mlp": 16, "decoder_side": 4}},
+            "llm": {"architecture": "tar-llm", "config": {"hidden_size": 32, "num_hidden_layers": 2}},
+        },
+        "targets": {
+            "toytar-8": {"model": "model-8", "drafter": None, "image_px": 8, **encoders},
+            "toytar-16": {"model": "model-16", "drafter": "model-8", "image_px": 16, **encoders},
+        },
+    }
+
+
+def write_family(folder: Path, data: dict[str, Any]) -> Path:
     """The family file that `--family` takes."""
-    path = folder / "toygen.json"
-    path.write_text(json.dumps(family()))
+    path = folder / f"{data['family']}.json"
+    path.write_text(json.dumps(data))
     return path
 
 
-def state(part: str, seed: int = 0) -> dict[str, Tensor]:
-    """Random weights of a part of `family`, the norms near one."""
+def state(part: str, seed: int = 0, *, data: dict[str, Any] | None = None) -> dict[str, Tensor]:
+    """Random weights of a part of a family (default: `family()`), the norms near one."""
     generator = torch.Generator().manual_seed(seed)
-    entry = family()["parts"][part]
+    entry = (data or family())["parts"][part]
     with torch.device("meta"):
         shapes = {key: value.shape for key, value in build_part(part, entry).state_dict().items()}
     return {

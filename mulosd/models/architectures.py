@@ -7,7 +7,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from mulosd.errors import unknown_name
+from mulosd.models.ar_dtok import ARDTok
 from mulosd.models.image_gpt import llamagen_t2i, tiny_gpt
+from mulosd.models.ta_tok import TATokConfig, TATokDecoder
 from mulosd.models.transformer import GPTConfig
 from mulosd.models.vq import VQConfig, VQModel
 
@@ -18,10 +20,16 @@ def _llamagen_t2i(config: Config) -> nn.Module:
     return llamagen_t2i(GPTConfig(**_without(config, "caption_dim")), config["caption_dim"])
 
 
+def _ar_dtok(config: Config) -> nn.Module:
+    return ARDTok(GPTConfig(**_without(config, "cond_dim")), config["cond_dim"])
+
+
 BUILDERS: dict[str, Callable[[Config], nn.Module]] = {
     "vq": lambda config: VQModel(VQConfig(**config)),
     "tiny": lambda config: tiny_gpt(GPTConfig(**config)),
     "llamagen-t2i": _llamagen_t2i,
+    "ar-dtok": _ar_dtok,
+    "ta-tok": lambda config: TATokDecoder(TATokConfig(**config)),
 }
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import struct
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from mulosd.errors import ConfigError, DataError
 from mulosd.models.families import Card
 
-WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # safetensors -> torch
 
 
 def file_sha256(path: Path) -> str:
@@ -19,7 +20,7 @@ def file_sha256(path: Path) -> str:
 
 
 def tensors_of(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Name -> (dtype such as "F32", shape) of a safetensors file, from its header alone."""
+    """Name -> (dtype, shape) of a safetensors file, from its header alone."""
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
@@ -27,7 +28,12 @@ def tensors_of(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     except (OSError, ValueError, struct.error) as error:
         raise DataError(f"{path}: not a whole safetensors file ({error}); restore or convert it again.") from error
     entries = ((name, entry) for name, entry in header.items() if name != "__metadata__")
-    return {name: (entry["dtype"], tuple(entry["shape"])) for name, entry in entries}
+    return {name: (NAMES.get(entry["dtype"], entry["dtype"]), tuple(entry["shape"])) for name, entry in entries}
+
+
+def num_values(path: Path) -> int:
+    """Numbers stored in a safetensors file."""
+    return sum(math.prod(shape) for _, shape in tensors_of(path).values())
 
 
 def check_part(card: Card, name: str) -> Path:

@@ -20,17 +20,22 @@ from torch import Tensor
 
 from mulosd.errors import ConfigError, DataError, EnvironmentProblem, unknown_name
 from mulosd.models.architectures import build_part, differences
-from mulosd.models.checkpoints import file_sha256
+from mulosd.models.checkpoints import file_sha256, num_values, tensors_of
+from mulosd.models.convert_folder import check_folder, place_folder
 from mulosd.models.convert_source import Source, read_source
 from mulosd.models.families import families, family_folder, overlay, read_card, released_families
-from mulosd.stage.publish import publish_over, sha256_hex
+from mulosd.stage.publish import canonical_json, publish_over, sha256_hex
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")  # of families and parts, which become names of folders and files
 _TABLES = r"freqs_cis|causal_mask|layers\.\d+\.attention\.kv_cache\.[kv]_cache"
 LEFTOVERS = {  # architecture -> names that files may carry and no model uses (models.md 1.9, 3)
     "llamagen-t2i": _TABLES,
+    "ar-dtok": _TABLES,
     "vq": r"quantize\.codebook_used",
+    # text-to-image needs the half that turns ids into features, without its pooling head (models.md 4.1)
+    "ta-tok": r"teacher.*|(encoder|encode_task_layer|bottleneck\.in_linear|scale_layer|decoder\.\w+\.head)\..*",
 }
+FOLDERS = {"t5": ("t5",), "tar-llm": ("qwen2", "llava_qwen")}  # architecture -> model_type of its Hugging Face folder
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,10 @@ def convert(source: Path, *, family: str, part: str, out: Path | None = None, is
     if part not in template["parts"]:
         raise unknown_name("part", part, template["parts"], "--part")
     folder = out or family_folder(template["family"])
-    read = read_source(source)
     entry = dict(template["parts"][part])
+    if entry.get("architecture") in FOLDERS:
+        return _convert_folder(source, folder, template, part, is_dry=is_dry)
+    read = read_source(source)
     _check_grid(source, read, part, template, folder)
     kept, dropped = fit(read, part, entry, source)
     path = folder / f"{part}.safetensors"
@@ -81,6 +88,26 @@ def convert(source: Path, *, family: str, part: str, out: Path | None = None, is
         entry["sha256"] = _write(path, kept)
         _add(folder, template, part, entry)
     return Conversion(path, entry, dropped)
+
+
+def _convert_folder(source: Path, folder: Path, template: dict[str, Any], part: str, *, is_dry: bool) -> Conversion:
+    """Take over a text encoder's Hugging Face folder: checked, hashed, linked or copied."""
+    entry = dict(template["parts"][part])
+    files = check_folder(source, entry["config"], FOLDERS[entry["architecture"]])
+    hashes = {path.name: file_sha256(path) for path in files}
+    weights = [path for path in files if path.suffix == ".safetensors"]
+    dtypes = {dtype for path in weights for dtype, _ in tensors_of(path).values()}
+    entry |= {
+        "folder": part,
+        "files": hashes,
+        "dtype": ", ".join(sorted(dtypes)),
+        "num_params": sum(num_values(path) for path in weights),
+    }
+    if not is_dry:
+        entry["sha256"] = sha256_hex(canonical_json(hashes))
+        place_folder(files, folder / part)
+        _add(folder, template, part, entry)
+    return Conversion(folder / part, entry, ())
 
 
 def fit(source: Source, part: str, entry: Mapping[str, Any], path: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:

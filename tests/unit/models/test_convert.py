@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from mulosd.errors import ConfigError, DataError
 from mulosd.models import convert as module
-from mulosd.models.checkpoints import file_sha256
+from mulosd.models.checkpoints import check_part, file_sha256
 from mulosd.models.convert import convert, family_file
 from mulosd.models.families import load_card, target_ids
 from tests import fabricated
@@ -24,7 +25,7 @@ State = dict[str, Tensor]
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The family file, with an empty weights folder."""
     monkeypatch.setenv("MULOSD_WEIGHTS", str(tmp_path / "weights"))
-    return str(fabricated.write_family(tmp_path))
+    return str(fabricated.write_family(tmp_path, fabricated.family()))
 
 
 def folder_of(path: Path) -> Path:
@@ -300,24 +301,103 @@ def test_a_full_disk_leaves_nothing_behind(toy: str, tmp_path: Path, monkeypatch
 
 # The released sizes, with every real name and shape.
 
-needs_inventory = pytest.mark.skipif(
-    not fabricated.INVENTORY.is_file(), reason="needs ../shared/fixtures/state_dict_inventory.json"
-)
 
-
-@needs_inventory
 @pytest.mark.parametrize(
     ("model", "family", "part"),
     [
         ("llamagen_GPT-XL_t2i", "llamagen-xl", "model-256"),
         ("llamagen_GPT-XL_t2i", "llamagen-xl", "model-512"),
         ("vq_VQ-16", "llamagen-xl", "vq"),
+        ("vq_VQ-16", "tar-7b", "vq"),
+        ("ar_dtok_lp_256px", "tar-7b", "model-256"),
+        ("ta_tok", "tar-1.5b", "ta-tok"),
     ],
 )
 def test_released_key_sets_convert(tmp_path: Path, model: str, family: str, part: str) -> None:
     entry = family_file(family)["parts"][part]
-    source = saved(tmp_path / entry["source"]["file"], {"model": fabricated.full_size(model)})
+    tensors = fabricated.full_size(model)
+    is_tar = part == "ta-tok" or model.startswith("ar_dtok")
+    content = {"name": "lp", "args": fabricated.EasyDict({"model_type": "clip_cond"}), "sd": tensors}
+    with fabricated.easydict():
+        source = saved(tmp_path / entry["source"]["file"], {"model": content if is_tar else tensors})
     done = convert(source, family=family, part=part, out=tmp_path / "out", is_dry=True)
-    buffers = 120 * 2048 if part.startswith("model") else 0
+    buffers = 120 * 2048 if model.endswith("t2i") else 0
     assert done.entry["num_params"] == entry["num_params"] + buffers
-    assert done.dropped == (("quantize.codebook_used",) if part == "vq" else ())
+    assert len(done.dropped) == {"vq": 1, "ta-tok": 465}.get(part, 0)
+    assert done.entry["source"]["args"] == ({"model_type": "clip_cond"} if is_tar else {})
+
+
+@pytest.mark.parametrize("px", [512, 1024])
+def test_the_length_of_the_position_table_tells_the_resolution(tmp_path: Path, px: int) -> None:
+    tensors = fabricated.full_size("ar_dtok_lp_256px")
+    source = saved(tmp_path / "a.pth", {"model": {"name": "lp", "args": {}, "sd": tensors}})
+    length = (px // 16) ** 2 + 729 - 1
+    with pytest.raises(DataError, match=rf"wrongly shaped tensors: abs_pe \[1, 984, 1280\], not \[1, {length}, 1280\]"):
+        convert(source, family="tar-7b", part=f"model-{px}", out=tmp_path / "out", is_dry=True)
+    tensors["abs_pe"] = torch.zeros(1).expand(1, length, 1280)
+    source = saved(
+        tmp_path / "b.pth", {"model": {"name": "lp", "args": {"max_seq_len": (px // 16) ** 2}, "sd": tensors}}
+    )
+    assert convert(source, family="tar-7b", part=f"model-{px}", out=tmp_path / "out", is_dry=True).entry["num_params"]
+    source = saved(tmp_path / "c.pth", {"model": {"name": "lp", "args": {"max_seq_len": 256}, "sd": tensors}})
+    with pytest.raises(DataError, match=r"args\.max_seq_len = 256, model-"):
+        convert(source, family="tar-7b", part=f"model-{px}", out=tmp_path / "out", is_dry=True)
+
+
+def test_the_position_table_must_be_there(tmp_path: Path) -> None:
+    tensors = fabricated.full_size("ar_dtok_lp_256px")
+    del tensors["abs_pe"]
+    with pytest.raises(DataError, match="missing tensors: abs_pe"):
+        convert(saved(tmp_path / "a.pth", tensors), family="tar-7b", part="model-256", out=tmp_path / "out")
+
+
+# Text encoders: Hugging Face folders.
+
+
+def llm_folder(folder: Path, **config: Any) -> Path:
+    folder.mkdir()
+    stated = {"model_type": "llava_qwen", "hidden_size": 32, "num_hidden_layers": 2, **config}
+    (folder / "config.json").write_text(json.dumps(stated))
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "code.py").write_text("raise SystemExit")
+    save_file({"w": torch.ones(3, 4, dtype=torch.bfloat16)}, folder / "model.safetensors")
+    return folder
+
+
+def test_an_encoders_folder_is_taken_over(tmp_path: Path) -> None:
+    family = str(fabricated.write_family(tmp_path, fabricated.tar_family()))
+    source, out = llm_folder(tmp_path / "hub"), tmp_path / "out"
+    for name in ("first", "again"):
+        done = convert(source, family=family, part="llm", out=out)
+        assert sorted(p.name for p in done.path.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"], (
+            name
+        )
+        assert (done.entry["dtype"], done.entry["num_params"]) == ("bfloat16", 12)
+        assert sorted(p.name for p in out.iterdir()) == ["card.json", "llm"]
+    card = load_card("toytar-8", out)
+    assert card.missing == ("vq", "model-8", "ta-tok")
+    assert check_part(replace(card, missing=()), "llm") == out / "llm"
+    (out / "llm" / "tokenizer.json").unlink()
+    (out / "llm" / "tokenizer.json").write_text("[]")
+    with pytest.raises(DataError, match=r"tokenizer\.json: sha256 is"):
+        check_part(replace(card, missing=()), "llm")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "no safetensors files; pickled weights"),
+        (lambda f: (f / "config.json").unlink(), "not a configuration"),
+        (lambda f: (f / "config.json").write_text('{"model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2}'),
+         "model_type = 'llama', not 'qwen2 or llava_qwen'"),
+        (lambda f: (f / "config.json").write_text('{"model_type": "qwen2", "hidden_size": 3584}'),
+         "hidden_size = 3584, not 32; num_hidden_layers = None, not 2"),
+    ],
+)  # fmt: skip
+def test_a_folder_of_another_model(tmp_path: Path, change: Any, words: str) -> None:
+    family = str(fabricated.write_family(tmp_path, fabricated.tar_family()))
+    source = llm_folder(tmp_path / "hub")
+    change(source)
+    with pytest.raises(DataError, match=words):
+        convert(source, family=family, part="llm", out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()

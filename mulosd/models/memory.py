@@ -1,0 +1,72 @@
+"""Device memory that a target needs, from its card alone: weights and caches, before anything is loaded. No torch.
+
+Activations are not in it: they depend on the widest call and are small beside these, apart from the tokenizer's at
+high resolution. The numbers are bytes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mulosd.models.checkpoints import num_values
+from mulosd.models.families import Card
+
+BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+VIRTUAL_KEYS = 2  # cache slots of a collapsed prefix (mulosd.models.transformer)
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes of one thing; None where the card does not say how large it is."""
+
+    name: str
+    num_bytes: int | None
+
+
+def memory_needs(card: Card, *, dtype: str, batch_size: int) -> list[Need]:
+    """Weights of every part, then the K/V caches of model and drafter for a batch (with guidance: two rows each)."""
+    parts = card.raw["parts"]
+    entry = card.raw["targets"][card.target_id]
+    needs = [Need(name, _weights(card, name, dtype)) for name in card.parts]
+    for name, key in ((entry["model"], "guidance"), (entry["drafter"], "draft_guidance")):
+        if name:
+            rows = batch_size * (2 if card.sampler[key] > 1 else 1)
+            cache = cache_values(parts[name]["config"], rows) * BYTES[dtype]
+            needs.append(Need(f"{name} cache", cache))
+    return needs
+
+
+def cache_values(config: Mapping[str, Any], rows: int) -> int:
+    """Numbers in the K/V cache of one model: every layer, prefix, grid, scratch (one per grid row) and trash slot."""
+    is_collapsed = config.get("positions") != "learned" and config.get("prefix_attention", "zero") == "zero"
+    prefix = VIRTUAL_KEYS if is_collapsed else config["prefix_len"]
+    slots = prefix + config["grid"] ** 2 + config["grid"] + 1
+    return int(2 * config["n_layers"] * rows * slots * config["dim"])
+
+
+def memory_lines(card: Card, *, dtype: str, batch_size: int) -> list[str]:
+    """The needs as text, the total first."""
+    needs = memory_needs(card, dtype=dtype, batch_size=batch_size)
+    known = sum(need.num_bytes or 0 for need in needs)
+    unknown = [need.name for need in needs if need.num_bytes is None]
+    more = f" and {', '.join(unknown)} (size unknown before conversion)" if unknown else ""
+    listed = ", ".join(f"{need.name} {_gib(need.num_bytes)}" for need in needs if need.num_bytes is not None)
+    return [
+        f"memory of {card.target_id}: {_gib(known)}{more} per device at batch size {batch_size} in {dtype},"
+        " activations not included",
+        f"  {listed}",
+    ]
+
+
+def _weights(card: Card, name: str, dtype: str) -> int | None:
+    entry = card.raw["parts"][name]
+    width = BYTES[entry.get("compute_dtype", dtype)]
+    if "num_params" in entry:
+        return int(entry["num_params"]) * width
+    path = card.folder / str(entry.get("file", ""))
+    return num_values(path) * width if path.is_file() else None
+
+
+def _gib(num_bytes: int | None) -> str:
+    value = (num_bytes or 0) / 2**30
+    return f"{value:.2f} GiB" if value >= 0.1 else f"{value * 1024:.1f} MiB"

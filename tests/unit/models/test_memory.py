@@ -1,0 +1,71 @@
+"""What a target needs on a device, against real modules and the published sizes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mulosd.models.architectures import build_part
+from mulosd.models.families import load_card
+from mulosd.models.memory import VIRTUAL_KEYS, cache_values, memory_lines, memory_needs
+from mulosd.models.transformer import VIRTUAL_KEYS as TRUNK_KEYS
+from tests import fabricated
+
+
+@pytest.fixture(autouse=True)
+def _no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MULOSD_WEIGHTS", str(tmp_path))
+
+
+@pytest.mark.parametrize("family", ["toygen", "toytar"])
+@pytest.mark.parametrize("part", ["model-8", "model-16"])
+def test_a_cache_is_as_large_as_the_real_one(family: str, part: str) -> None:
+    data = fabricated.family() if family == "toygen" else fabricated.tar_family()
+    entry = data["parts"][part]
+    model = build_part(part, entry)
+    cache = model.new_cache(4, scratch=entry["config"]["grid"])
+    assert cache_values(entry["config"], 4) == cache.kv.numel()
+    assert VIRTUAL_KEYS == TRUNK_KEYS
+
+
+def test_an_attended_prefix_takes_its_rows() -> None:
+    card = load_card("tiny-mid")
+    config = card.raw["parts"]["mid"]["config"]
+    model = build_part("mid", card.raw["parts"]["mid"])
+    assert cache_values(config, 2) == model.new_cache(2, scratch=config["grid"]).kv.numel()
+
+
+def test_published_sizes() -> None:
+    needs = {
+        need.name: need.num_bytes for need in memory_needs(load_card("llamagen-xl-512"), dtype="bfloat16", batch_size=1)
+    }
+    assert list(needs) == ["vq", "model-512", "model-256", "t5", "model-512 cache", "model-256 cache"]
+    assert needs["model-512"] == 2 * 777_678_080
+    assert needs["vq"] == 4 * 71_883_403  # stays float32
+    assert needs["t5"] is None  # not published, known once converted
+    slots = 2 + 1024 + 32 + 1
+    assert needs["model-512 cache"] == 2 * slots * 184_320  # models.md 7: bytes per row and token
+
+
+def test_guidance_doubles_the_rows() -> None:
+    card = load_card("tar-7b-1024")
+    plain = replace(card, sampler={**card.sampler, "guidance": 1.0})
+    guided, alone = (
+        {need.name: need.num_bytes for need in memory_needs(c, dtype="bfloat16", batch_size=3)} for c in (card, plain)
+    )
+    assert guided["model-1024 cache"] == 2 * (alone["model-1024 cache"] or 0)
+    assert guided["model-256 cache"] == alone["model-256 cache"]
+
+
+def test_weights_of_the_shipped_family() -> None:
+    card = load_card("tiny-mid")
+    needs = {need.name: need.num_bytes for need in memory_needs(card, dtype="float32", batch_size=1)}
+    module = build_part("mid", card.raw["parts"]["mid"])
+    assert needs["mid"] == 4 * sum(value.numel() for value in module.state_dict().values())
+    assert memory_lines(card, dtype="float32", batch_size=1)[0].startswith("memory of tiny-mid: ")
+
+
+def test_the_lines_name_what_is_unknown() -> None:
+    first, second = memory_lines(load_card("llamagen-xl-512"), dtype="bfloat16", batch_size=8)
+    assert "and t5 (size unknown before conversion) per device at batch size 8 in bfloat16" in first
+    assert "model-512 1.45 GiB" in second
