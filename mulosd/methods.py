@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Literal, get_args, get_origin
 
 from mulosd.errors import ConfigError, unknown_name
 
-UPSAMPLERS = ("repeat", "bicubic")
+UPSAMPLERS = ("repeat", "nearest", "bicubic", "lanczos", "sr")
+FILE_KNOBS = ("sr_model",)  # knobs that name a file; a cell key holds its content in place of its path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +59,16 @@ class ZipAR(SamplerKnobs):
 
 @dataclass(frozen=True, kw_only=True)
 class DraftOnly(SamplerKnobs):
-    """The up-sampled draft of the low-resolution model, untouched: the control row of every table."""
+    """The up-sampled draft of the low-resolution model, untouched: the control row of every table.
+
+    upsampler: one of UPSAMPLERS. sr_model: file of a super-resolution network for upsampler "sr"; None is the packaged
+    one (`mulosd.upsample.sr`).
+    """
 
     name: ClassVar[str] = "draft-only"
 
     upsampler: str = "bicubic"
+    sr_model: str | None = None
     draft_window: int = 4
     draft_guidance: float | None = None
     draft_temperature: float | None = None
@@ -72,6 +78,11 @@ class DraftOnly(SamplerKnobs):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_choice(self, "upsampler", UPSAMPLERS)
+        if self.sr_model is not None and self.upsampler != "sr":
+            raise ConfigError(
+                f"{self.name}.sr_model = {self.sr_model!r} does nothing with upsampler {self.upsampler!r}; "
+                "set upsampler to 'sr', or leave sr_model out."
+            )
         _check_min(self, "draft_window", 1)
         _check_min(self, "draft_guidance", 0.0)
         _check_min(self, "draft_temperature", 0.0)

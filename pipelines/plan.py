@@ -6,12 +6,13 @@ list and never by the number of workers. No torch, ray, mlflow, datasets or pyar
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
 from mulosd.errors import ConfigError
-from mulosd.methods import SamplerKnobs, knobs_of
+from mulosd.files import content_of, pin_file
+from mulosd.methods import FILE_KNOBS, SamplerKnobs, knobs_of
 from mulosd.stage.manifest import SCHEMA_VERSION
 from mulosd.stage.publish import canonical_json
 from mulosd.types import Prompt
@@ -122,10 +123,11 @@ def build_plan(sweep: Sweep, *, limit: int | None = None) -> Plan:
     _check_prompts(prompts)
     chunks = cut_chunks(prompts, sweep, limit=limit)
     families = import_module(sweep.families)
+    methods = [pin_files(method) for method in sweep.methods]
     cells = []
     for target in sweep.targets:
         card = families.load_card(target)
-        for method in sweep.methods:
+        for method in methods:
             config = cell_config(sweep, target, str(card.content_hash), method, prompts_hash)
             cells.append(Cell(key_of(config), target, method, config, _grid(card.grid), int(card.image_px), chunks))
     sweep_key = key_of(
@@ -140,6 +142,12 @@ def build_plan(sweep: Sweep, *, limit: int | None = None) -> Plan:
     return plan
 
 
+def pin_files(method: SamplerKnobs) -> SamplerKnobs:
+    """The method with every file that it names made absolute and pinned to its content (`mulosd.files`)."""
+    files = {key: pin_file(name) for key, name in knobs_of(method).items() if key in FILE_KNOBS}
+    return replace(method, **files)
+
+
 def load_prompt_set(spec: Mapping[str, Any]) -> tuple[list[Prompt], str]:
     """The full prompt list that a sweep's `prompts` mapping names, and its hash."""
     from mulosd.prompts import load_prompts, prompt_list_hash
@@ -151,14 +159,15 @@ def load_prompt_set(spec: Mapping[str, Any]) -> tuple[list[Prompt], str]:
 def cell_config(sweep: Sweep, target: str, card_hash: str, method: SamplerKnobs, prompts_hash: str) -> dict[str, Any]:
     """The behaviour-relevant configuration of a cell; settings at their introduction default are left out.
 
-    Left out on purpose: limit, workers, threads and hosts, which must not change an image.
+    Left out on purpose: limit, workers, threads and hosts, which must not change an image. method: with pinned files.
     """
+    knobs = {key: content_of(value) if key in FILE_KNOBS else value for key, value in knobs_of(method).items()}
     config: dict[str, Any] = {
         "schema": SCHEMA_VERSION,
         "target": target,
         "weights": card_hash,
         "method": method.name,
-        "knobs": knobs_of(method),
+        "knobs": knobs,
         "prompts": prompts_hash,
         "base_seed": sweep.base_seed,
         "images_per_prompt": sweep.images_per_prompt,

@@ -38,7 +38,7 @@ class Target:
     def __init__(self, card: Card, vq: VQModel, model: ImageGPT, drafter: ImageGPT | None) -> None:
         self.card, self.vq, self.model, self.drafter = card, vq, model, drafter
         self._neighbours = NeighbourTable(vq.quantize.codebook())
-        self._upsamplers: dict[str, Upsampler] = {}
+        self._upsamplers: dict[tuple[str, str | None], Upsampler] = {}
 
     @property
     def device(self) -> torch.device:
@@ -93,7 +93,7 @@ class Target:
         drafting: dict[str, Any] = {}
         if isinstance(method, DraftOnly):
             drafting["draft_sampler"] = Sampler(**draft_sampler(method, preset))
-            drafting["upsampler"] = self._upsampler(method.upsampler)
+            drafting["upsampler"] = self._upsampler(method)
         if isinstance(method, MuLoSD) and method.feedback == "downsample":
             assert self.card.ratio is not None
             drafting["downsampler"] = AreaDown(self.vq, self.card.grid, self.card.ratio)
@@ -109,13 +109,19 @@ class Target:
             **drafting,
         )
 
-    def _upsampler(self, name: str) -> Upsampler:
-        if name not in self._upsamplers:
+    def _upsampler(self, method: DraftOnly) -> Upsampler:
+        key = method.upsampler, method.sr_model
+        if key not in self._upsamplers:
             assert self.drafter is not None
             grid = self.drafter.config.grid
-            ratio = self.card.grid // grid
-            self._upsamplers[name] = build_upsampler(name, vq=self.vq, draft_grid=grid, ratio=ratio)
-        return self._upsamplers[name]
+            self._upsamplers[key] = build_upsampler(
+                method.upsampler,
+                vq=self.vq,
+                draft_grid=grid,
+                ratio=self.card.grid // grid,
+                sr_model=method.sr_model,
+            )
+        return self._upsamplers[key]
 
     def _reset_peak(self) -> None:
         if self.device.type == "cuda":

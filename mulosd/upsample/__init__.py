@@ -1,4 +1,4 @@
-"""Up-samplers: codes of the draft grid -> codes of the target grid, one signature for all.
+"""Up-samplers: codes of the draft grid -> codes of the target grid, one signature for all (decoding.md 1.4).
 
 `upsample(low [B, b, w], start) -> [B, (b - start) * ratio, w * ratio]`: `low` holds the draft rows
 0 .. b-1 known so far, the result the target rows of draft rows start .. b-1. Row-causal: nothing
@@ -6,22 +6,42 @@ below row b-1 is used, because nothing below is given.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from mulosd.errors import unknown_name
-from mulosd.methods import UPSAMPLERS
 from mulosd.models.vq import VQModel
-from mulosd.upsample.pixel import Bicubic
+from mulosd.upsample.pixel import PixelSpace, bicubic, lanczos, nearest
+from mulosd.upsample.sr import load_network
 from mulosd.upsample.token import Repeat
 
 Upsampler = Callable[[Tensor, int], Tensor]
 
 
-def build_upsampler(name: str, *, vq: VQModel, draft_grid: int, ratio: int) -> Upsampler:
-    """The up-sampler called `name` for a family's tokenizer and grids."""
-    if name == "repeat":
-        return Repeat(ratio)
-    if name == "bicubic":
-        return Bicubic(vq, draft_grid, ratio)
-    raise unknown_name("up-sampler", name, UPSAMPLERS)
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What an up-sampler is built from: the family's tokenizer and grids, and the knobs that concern it."""
+
+    vq: VQModel
+    draft_grid: int
+    ratio: int
+    sr_model: str | None = None
+
+
+# Name -> builder; `mulosd.methods.UPSAMPLERS` lists the names for those who must not load torch.
+BUILDERS: dict[str, Callable[[Setting], Upsampler]] = {
+    "repeat": lambda s: Repeat(s.ratio),
+    "nearest": lambda s: PixelSpace(s.vq, s.draft_grid, s.ratio, nearest(s.ratio)),
+    "bicubic": lambda s: PixelSpace(s.vq, s.draft_grid, s.ratio, bicubic(s.ratio)),
+    "lanczos": lambda s: PixelSpace(s.vq, s.draft_grid, s.ratio, lanczos(s.ratio)),
+    "sr": lambda s: PixelSpace(s.vq, s.draft_grid, s.ratio, load_network(s.sr_model, s.ratio)),
+}
+
+
+def build_upsampler(name: str, **setting: Any) -> Upsampler:
+    """The up-sampler called `name`; keywords are the fields of `Setting`."""
+    if name not in BUILDERS:
+        raise unknown_name("up-sampler", name, BUILDERS)
+    return BUILDERS[name](Setting(**setting))

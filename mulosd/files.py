@@ -1,0 +1,45 @@
+"""Files that a knob names, pinned to their content: `/absolute/path#sha256:<64 hexadecimal digits>`. No torch.
+
+A plan pins them, so that a worker in another directory finds the file and refuses one that has changed since, and so
+that a key can hold the content in place of the path.
+"""
+
+import hashlib
+from pathlib import Path
+
+from mulosd.errors import DataError
+
+MARK = "#sha256:"
+
+
+def pin_file(name: str) -> str:
+    """The pinned name of a file; DataError where there is none, or where `name` is pinned to other content."""
+    path = checked_file(name)
+    return f"{path.absolute()}{MARK}{_sha256(path)}"
+
+
+def checked_file(name: str) -> Path:
+    """The path in a name, pinned or not; DataError where no file is there, or one with other content than pinned."""
+    text, mark, expected = name.partition(MARK)
+    path = Path(text)
+    if not path.is_file():
+        raise DataError(f"{text}: there is no such file; give the path of an existing one.")
+    if mark and (found := _sha256(path)) != expected:
+        raise DataError(
+            f"{text}: sha256 is {found[:12]}…, {expected[:12]}… was asked for; restore the file, or run the command "
+            "again to use it as it is."
+        )
+    return path
+
+
+def content_of(pinned: str) -> str:
+    """`sha256:...` of a pinned name: what a key holds."""
+    text, mark, digest = pinned.partition(MARK)
+    if not mark:
+        raise ValueError(f"{text} is not pinned")
+    return f"{MARK[1:]}{digest}"
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
