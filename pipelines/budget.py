@@ -1,9 +1,9 @@
 """What a sweep is expected to cost, from forwards and a stated time per forward: an estimate, before anything runs.
 
 hours = sum over cells and batches of forwards × ms_per_forward, one device, nothing cached. Forwards are closed forms
-where the method has one. MuLo-SD's depend on what the target rejects, so they are a range: nothing rejected up to
-every token resampled alone. A stated time holds for one forward of a whole batch on the machine that will run; forwards
-of many tokens cost more than those of one, scoring and bench runs are not in it.
+where the method has one; MuLo-SD's depend on what the target rejects, so they are a range (`mulosd.schedule`). A stated
+time holds for one forward of a whole batch on the machine that will run; forwards of many tokens cost more than those
+of one, scoring and bench runs are not in it.
 """
 
 import math
@@ -12,7 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from mulosd.errors import ConfigError
-from mulosd.methods import AR, DraftOnly, MuLoSD, SamplerKnobs, ZipAR
+from mulosd.methods import SamplerKnobs
+from mulosd.schedule import Grids, forecast
 
 if TYPE_CHECKING:
     from pipelines.plan import Plan
@@ -35,34 +36,13 @@ class Range:
         return Range(self.low * factor, self.high * factor)
 
 
-def zipar_forwards(grid: Grid, window: int) -> int:
-    """Forwards of ZipAR on (H, W): 2W + (H - 2) window for a window below W, else one per token (decoding.md 2.6)."""
-    height, width = grid
-    return height * width if window >= width or height < 2 else 2 * width + (height - 2) * window
-
-
 def forwards_per_image(method: SamplerKnobs, grid: Grid, draft_grid: Grid | None) -> Range:
-    """Forwards of both models for one image on the target grid (H, W).
+    """Forwards of both models for one image on the target grid (H, W); draft_grid None: no drafter.
 
-    draft_grid None: the target has no drafter, and methods with a draft are refused. Raises ConfigError then and for
-    a method without a cost model.
+    Raises ConfigError for a draft without a drafter and for a method without a cost model.
     """
-    num_tokens = grid[0] * grid[1]
-    if isinstance(method, AR):
-        return Range(num_tokens, num_tokens)
-    if isinstance(method, ZipAR):
-        known = zipar_forwards(grid, method.window)
-        return Range(known, known)
-    if not isinstance(method, DraftOnly):
-        raise ConfigError(f"{method.name} has no forward count to estimate from; leave out ms_per_forward.")
-    if draft_grid is None:
-        raise ConfigError(f"{method.name} needs a drafter, which this target does not have; choose ar or zipar.")
-    draft = zipar_forwards(draft_grid, method.draft_window)
-    if not isinstance(method, MuLoSD):
-        return Range(draft, draft)
-    cycles = 1 if method.rows_per_cycle == "all" else math.ceil(draft_grid[0] / method.rows_per_cycle)
-    refreshes = cycles - 1
-    return Range(draft + cycles, draft + cycles + refreshes + num_tokens)
+    total = forecast(method, Grids(*grid, *(draft_grid or (0, 0)))).total
+    return Range(total.low, total.high)
 
 
 def device_hours(plan: "Plan") -> Range | None:

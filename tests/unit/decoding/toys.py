@@ -24,6 +24,7 @@ from mulosd.models.vq import VQConfig, VQModel
 from mulosd.scenes.words import encode_words
 from mulosd.types import STATUS_ACCEPTED
 from mulosd.upsample import build_upsampler
+from mulosd.upsample.down import AreaDown
 
 CODES = 32
 CAPTIONS = ("a red circle", "two blue squares and a striped cross", "a green triangle above a circle")
@@ -88,6 +89,7 @@ def make_job(
         "drafter": toys.drafter,
         "draft_sampler": Sampler(guidance=2.0),
         "upsampler": build_upsampler(upsampler, vq=toys.vq, draft_grid=draft_grid, ratio=2),
+        "downsampler": AreaDown(toys.vq, 2 * draft_grid, 2),
         "neighbours": lambda pool_k: verify.nearest_codes(toys.vq.quantize.codebook(), pool_k),
     }
     seeds = torch.tensor([SEEDS[i % 3] + 100 * (i // 3) for i in images])
@@ -108,9 +110,9 @@ def resampled_map(result: Result, image: int) -> Bools:
     return np.asarray(result.status[image] != STATUS_ACCEPTED)
 
 
-def teacher_forced_cache(tokens: Ints) -> Tensor:
-    """K/V [layers, 2, 2B, heads, T + N + 1, head_dim] of the target, fed whole images [B, H, W] in one pass."""
-    model = family().target
+def teacher_forced_cache(tokens: Ints, model: ImageGPT | None = None) -> Tensor:
+    """K/V [layers, 2, 2B, heads, T + N + 1, head_dim] of a model (the target), fed images [B, H, W] in one pass."""
+    model = model or family().target
     fed = torch.from_numpy(tokens.reshape(len(tokens), -1)).repeat(2, 1)
     prefix = model.prefix(condition(), with_null=True)
     fresh = model.new_cache(len(fed))

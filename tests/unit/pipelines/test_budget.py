@@ -7,7 +7,7 @@ import pytest
 from mulosd.errors import ConfigError
 from mulosd.methods import AR, DraftOnly, MuLoSD, SamplerKnobs, ZipAR
 from pipelines import plan as plans
-from pipelines.budget import check_hours, describe_hours, device_hours, forwards_per_image, zipar_forwards
+from pipelines.budget import check_hours, describe_hours, device_hours, forwards_per_image
 from pipelines.plan import Plan, build_plan
 from tests import fakes
 from tests.fakes import toy_sweep
@@ -79,7 +79,3 @@ def test_a_budget_changes_no_key() -> None:
     keys = [cell.key for cell in plan_of().cells]
     assert [cell.key for cell in plan_of(ms_per_forward=1, max_hours=5, max_cells=9).cells] == keys
     assert plan_of(ms_per_forward=1).sweep_key == plan_of().sweep_key
-
-
-def test_zipar_on_a_single_row_is_serial() -> None:
-    assert zipar_forwards((1, 5), 2) == 5

@@ -1,0 +1,107 @@
+"""Knobs of the methods: introduction defaults stay out of keys, nonsense is one sentence."""
+
+from typing import Any
+
+import pytest
+
+from mulosd.errors import ConfigError
+from mulosd.methods import AR, METHODS, DraftOnly, MuLoSD, ZipAR, build_method, knobs_of
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_defaults_leave_keys_alone(name: str) -> None:
+    assert knobs_of(METHODS[name]()) == {}
+
+
+def test_what_was_the_behaviour_is_the_default() -> None:
+    """A key that an earlier version wrote names the same images today."""
+    method = MuLoSD()
+    assert (method.rejection, method.pending, method.kv, method.pooling, method.feedback) == (
+        "expand",
+        "masked",
+        "auto",
+        "filtered",
+        "none",
+    )
+    assert method.resampled_fraction is None
+    assert {method.draft_temperature, method.draft_top_k, method.draft_top_p} == {None}
+    assert knobs_of(MuLoSD(kv="stale", radius=2)) == {"kv": "stale", "radius": 2}
+
+
+BAD: list[tuple[str, dict[str, Any], str]] = [
+    ("mulosd", {"rejection": "raster"}, "unknown mulosd.rejection 'raster'; allowed: expand, local, raster-redraft"),
+    ("mulosd", {"kv": "b"}, "unknown mulosd.kv"),
+    ("mulosd", {"pending": "hidden"}, "unknown mulosd.pending"),
+    ("mulosd", {"pooling": "raw"}, "unknown mulosd.pooling"),
+    ("mulosd", {"feedback": "up"}, "unknown mulosd.feedback"),
+    ("mulosd", {"radius": -1}, "mulosd.radius = -1 is too small"),
+    ("mulosd", {"island_window": 0}, "mulosd.island_window = 0 is too small; the smallest allowed value is 1"),
+    ("mulosd", {"draft_window": 0}, "mulosd.draft_window = 0 is too small"),
+    ("zipar", {"window": 0}, "zipar.window = 0 is too small"),
+    ("mulosd", {"rows_per_cycle": 0}, "mulosd.rows_per_cycle = 0 is too small"),
+    ("mulosd", {"pool_k": 0}, "mulosd.pool_k = 0 is too small"),
+    ("mulosd", {"resampled_fraction": 0.0}, "mulosd.resampled_fraction = 0.0 is out of range"),
+    ("mulosd", {"resampled_fraction": 1}, "mulosd.resampled_fraction = 1.0 is out of range"),
+    ("mulosd", {"resampled_fraction": "nan"}, "is not finite"),
+    ("draft-only", {"draft_top_p": 0.0}, "draft-only.draft_top_p = 0.0 is out of range"),
+    ("draft-only", {"draft_top_k": -1}, "draft-only.draft_top_k = -1 is too small"),
+    ("draft-only", {"draft_temperature": -1}, "draft-only.draft_temperature = -1.0 is too small"),
+    ("ar", {"top_p": 1.5}, "ar.top_p = 1.5 is out of range"),
+]
+UNUSED: list[tuple[dict[str, Any], str]] = [
+    ({"rejection": "local", "radius": 0}, "radius = 0 does nothing with rejection 'local'"),
+    ({"rejection": "raster-resample", "radius": 2}, "radius = 2 does nothing with rejection 'raster-resample'"),
+    ({"rejection": "raster-redraft", "resample": "serial"}, "resample = 'serial' does nothing with rejection"),
+    ({"rejection": "raster-redraft", "island_window": 2}, "island_window = 2 does nothing"),
+    ({"rejection": "raster-redraft", "pending": "visible"}, "pending = 'visible' does nothing"),
+    ({"rejection": "raster-redraft", "kv": "carry"}, "kv = 'carry' does nothing"),
+    ({"rejection": "raster-redraft", "resampled_fraction": 0.5}, "resampled_fraction = 0.5 does nothing"),
+    ({"resample": "serial", "pending": "visible"}, "pending = 'visible' does nothing with resample 'serial'"),
+    ({"kv": "carry"}, "kv = 'carry' does nothing with resample 'islands'"),
+    ({"kv": "refresh"}, "kv = 'refresh' does nothing with rows_per_cycle 'all'"),
+    ({"feedback": "downsample"}, "feedback = 'downsample' does nothing with rows_per_cycle 'all'"),
+    ({"resampled_fraction": 0.5, "tau": 0.2}, "tau = 0.2 does nothing with resampled_fraction"),
+]
+
+
+@pytest.mark.parametrize(("name", "knobs", "text"), BAD, ids=[str(knobs) for _, knobs, _ in BAD])
+def test_bad_values(name: str, knobs: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_method(name, knobs)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(("knobs", "text"), UNUSED, ids=[str(knobs) for knobs, _ in UNUSED])
+def test_knobs_that_would_do_nothing(knobs: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_method("mulosd", knobs)
+    assert f"mulosd.{text}" in str(caught.value)
+    assert "leave it out, or " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"rejection": "local"},
+        {"rejection": "raster-redraft", "feedback": "downsample"},
+        {"resample": "serial", "kv": "carry"},
+        {"resample": "serial", "kv": "refresh", "rows_per_cycle": 2},
+        {"kv": "refresh", "rows_per_cycle": 2},
+        {"kv": "stale", "rows_per_cycle": 2, "pending": "visible"},
+        {"resampled_fraction": 0.2, "rejection": "raster-resample"},
+    ],
+    ids=str,
+)
+def test_combinations_that_make_sense(knobs: dict[str, Any]) -> None:
+    assert knobs_of(build_method("mulosd", knobs)) == knobs
+
+
+def test_auto_is_resolved_by_the_schedule() -> None:
+    assert MuLoSD().kv_policy == "refresh"
+    assert MuLoSD(resample="serial").kv_policy == "carry"
+    assert MuLoSD(rejection="raster-redraft").kv_policy == "carry"
+    assert MuLoSD(kv="stale").kv_policy == "stale"
+
+
+def test_methods_are_values() -> None:
+    assert {AR(), ZipAR(), DraftOnly(), MuLoSD(), MuLoSD(tau=0.1)} == {AR(), ZipAR(), DraftOnly(), MuLoSD()}
