@@ -106,9 +106,9 @@ class RMSNorm(nn.Module):
 class KVCache:
     """Keys and values of every layer: prefix slots, then N grid slots, scratch slots and one trash slot.
 
-    A token of raster position p lives in slot p; `trash` takes padded queries and is never visible. A prefix shorter
-    than `prefix_slots` takes the last of them, so nothing unused lies between it and the grid. With `is_collapsed`
-    the whole prefix is `VIRTUAL_KEYS` keys (models.md 1.4).
+    A token of raster position p lives in slot p; `trash` takes padded queries and is never visible. Slot 0 follows the
+    prefix in use, so that behind one shorter than `prefix_slots` the rest of `kv` stays unused. With `is_collapsed` the
+    whole prefix is `VIRTUAL_KEYS` keys (models.md 1.4).
     """
 
     def __init__(
@@ -341,8 +341,7 @@ class Transformer(nn.Module):
         lead = cache.prefix_mask if prefix is not None and cache.is_collapsed else None
         attend = self._visible(cache, mask, prefix is not None, tokens.shape[1], span)
         rope = None if self.rope is None else self.rope[where]
-        used = cache.kv[..., cache.prefix_slots - keys :, :]
-        for layer, kv in zip(self.blocks, used, strict=True):
+        for layer, kv in zip(self.blocks, cache.kv, strict=True):
             x = layer.step(x, rope, store, kv, span, attend, lead)
         return x
 

@@ -255,6 +255,22 @@ def test_a_number_of_slots_is_a_mask(layout: str, padded: bool) -> None:
     assert torch.allclose(results[0], results[1], atol=1e-12)
 
 
+@pytest.mark.parametrize("layout", ["llamagen", "llamagen-plain"])
+def test_a_short_prefix_is_a_padded_one(layout: str) -> None:
+    """Rows of zero rotation have no place; the image keeps its own."""
+    model = build(layout)
+    long = condition(model)
+    long.mask[:, :2] = False
+    where, causal = torch.arange(16).expand(2, -1), torch.ones(16, 16, dtype=torch.bool).tril().expand(2, -1, -1)
+    results = []
+    for shown in (long, Condition(long.values[:, 2:], long.mask[:, 2:])):
+        prefix = model.prefix(shown, with_null=False)
+        cache = model.new_cache(2)
+        cache.prefix_mask = prefix.mask
+        results.append(model(TOKENS, where, where, cache, causal, prefix.rows))
+    assert torch.allclose(*results, atol=1e-10)
+
+
 def test_a_longer_prefix_than_the_model_has_is_refused() -> None:
     cache = build("ar-dtok").new_cache(2)
     with pytest.raises(ValueError, match="a prefix of 6 rows, but the model has room for 5"):
