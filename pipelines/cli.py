@@ -140,9 +140,9 @@ def run(
 ) -> None:
     """Decode and score SWEEP into a store; the same command continues, extends or does nothing."""
     from pipelines.driver import run_sweep
-    from pipelines.executor import parse_num_gpus
     from pipelines.job_env import check_job_paths
     from pipelines.progress import progress_bar
+    from pipelines.resources import parse_num_gpus
 
     check_job_paths(out, tracking_uri)
     options["num_gpus"] = parse_num_gpus(num_gpus)

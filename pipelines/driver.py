@@ -9,12 +9,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mulosd.errors import UserError, unknown_name
+from mulosd.errors import UserError
 from mulosd.methods import knobs_of
 from mulosd.stage.manifest import FileEntry
+from pipelines import resources
+from pipelines.conditions import staged_tasks
 from pipelines.decode import ChunkReport, DecodeTask, TargetSpec, check_recorded
 from pipelines.evaluate import (
     ScoreJob,
@@ -39,7 +42,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands. stage "decode" counts images, "score" counts chunk states.
+    """Where a run stands. stage "encode" counts conditions, "decode" images, "score" chunk states.
 
     done includes cached; `running` is what is left of the stage.
     """
@@ -109,7 +112,7 @@ class _Run:
     store: Store
     executor: str
     workers: int | None
-    num_gpus: Mapping[str, float] | None
+    num_gpus: Mapping[str, float]
     progress: ProgressCallback
     record: dict[str, Any] = field(default_factory=provenance)
     workforce: dict[str, Any] = field(default_factory=dict)
@@ -133,16 +136,14 @@ def run_sweep(
 ) -> RunReport:
     """Decode and score a sweep into the store `out`.
 
-    executor: "inprocess" or "ray", with at most `workers` actors and `num_gpus` each (see `RayExecutor`). limit: only
-    the first prompts. dry_run: say what is cached and what is left, and write nothing. SIGTERM ends it tidily; the
-    same command continues. Raises UserErrors for what a user can fix, before any work where it
-    can be known then, and RunFailed at the end when more than `max_failed` images failed.
+    executor: "inprocess" or "ray", with at most `workers` actors and `num_gpus` each, over what the sweep asks for (see
+    `RayExecutor`). limit: only the first prompts. dry_run: say what is cached and what is left, and write nothing.
+    SIGTERM ends it tidily; the same command continues. Raises UserErrors for what a user can fix, before any work where
+    it can be known then, and RunFailed at the end when more than `max_failed` images failed.
     """
     start = time.monotonic()
     plan = build_plan(sweep, limit=limit)
-    for target in num_gpus or ():
-        if target and target not in sweep.targets:
-            raise unknown_name("target", target, sweep.targets, "--num-gpus")
+    gpus = resources.over(num_gpus or {}, sweep.num_gpus, sweep.targets)
     store = Store(out) if dry_run else Store.open(out)
     for cell in plan.cells:
         store.check_cell(cell)
@@ -153,7 +154,7 @@ def run_sweep(
     with ExitStack() as stack:
         stack.enter_context(stop_on_sigterm())
         shown = stack.enter_context(progress_file(store.sweep_dir(plan.sweep_key), then=progress or (lambda _: None)))
-        run = _Run(plan, store, executor, workers, num_gpus, shown)
+        run = _Run(plan, store, executor, workers, gpus, shown)
         get_executor = stack.enter_context(_executor(run))
         _decode(run, get_executor)
         if len(run.failures) > sweep.max_failed:
@@ -195,6 +196,7 @@ def _decode(run: _Run, get_executor: Callable[[], Executor]) -> None:
         tasks = [task for cell in plan.cells if cell.key in pending for task in _decode_tasks(run, cell)]
         todo = sum(task.chunk.wanted for task in tasks)
         run.cached = plan.n_samples - todo
+        tasks = staged_tasks(store, plan.sweep, tasks, get_executor, partial(_tell_encoding, run))
         run.progress(Progress("decode", run.cached, plan.n_samples, run.cached, 0))
         executor = get_executor() if tasks else None
         for cell in plan.cells:
@@ -202,6 +204,10 @@ def _decode(run: _Run, get_executor: Callable[[], Executor]) -> None:
                 store.open_cell(cell, {**run.record, **run.workforce})
         for outcome in executor.map(tasks) if executor else ():
             _record_chunk(run, outcome.task, outcome.report)
+
+
+def _tell_encoding(run: _Run, done: int, total: int, cached: int, target: str) -> None:
+    run.progress(Progress("encode", done, total, cached, 0, f"conditions of {target}"))
 
 
 def _record_chunk(run: _Run, task: DecodeTask, report: ChunkReport) -> None:

@@ -16,11 +16,12 @@ from typing import Any, Protocol
 
 from mulosd.errors import ConfigError, unknown_name
 from pipelines import devices
+from pipelines.conditions import EncodeReport, EncodeTask, encode_chunk
 from pipelines.decode import ChunkReport, DecodeTask, TargetSpec, decode_chunk
 from pipelines.scoring import EvaluatorSpec, ScoreTask, StateReport, score_chunk
 
-Task = DecodeTask | ScoreTask
-Report = ChunkReport | StateReport
+Task = DecodeTask | EncodeTask | ScoreTask
+Report = ChunkReport | EncodeReport | StateReport
 
 EXECUTORS = ("inprocess", "ray")
 
@@ -50,7 +51,8 @@ class Executor(Protocol):
 
 
 class Worker:
-    """Runs tasks with loaded targets and evaluators kept between them. One target at a time, to bound memory."""
+    """Runs tasks with loaded targets and evaluators kept between them. One target, or the encoder of one, at a time, to
+    bound memory."""
 
     def __init__(self) -> None:
         self._target: tuple[TargetSpec, Any] | None = None
@@ -64,6 +66,8 @@ class Worker:
     def _run(self, task: Task) -> Report:
         if isinstance(task, DecodeTask):
             return decode_chunk(task, self.target(task.target))
+        if isinstance(task, EncodeTask):
+            return encode_chunk(task, self.target(task.target))
         return score_chunk(task, self.evaluator(task.evaluator))
 
     def describe(self) -> dict[str, Any]:
@@ -76,7 +80,7 @@ class Worker:
         }
 
     def target(self, spec: TargetSpec) -> Any:
-        """The loaded target."""
+        """The loaded target or encoder."""
         if self._target is None or self._target[0] != spec:
             self._target = None  # before the next one: two would not fit
             self._target = (spec, resolve(spec.loader)(spec.target_id, device=spec.device, dtype=spec.dtype))
@@ -121,21 +125,6 @@ class InProcessExecutor:
         import torch
 
         return {"executor": "inprocess", "workers": 1, "threads": torch.get_num_threads()}
-
-
-def parse_num_gpus(texts: Iterable[str]) -> dict[str, float]:
-    """`2` and `tiny-high=0.5` -> {"": 2.0, "tiny-high": 0.5}; ConfigError for anything else."""
-    found: dict[str, float] = {}
-    for text in texts:
-        target, sign, number = text.rpartition("=")
-        try:
-            found[target.strip()] = float(number)
-            is_right = bool(target.strip()) == bool(sign) and 0 <= float(number) < 1024
-        except ValueError:
-            is_right = False
-        if not is_right:
-            raise ConfigError(f"--num-gpus {text}: give a number for all targets, or TARGET=NUMBER for one of them.")
-    return found
 
 
 def resolve(target: str) -> Any:

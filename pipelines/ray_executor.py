@@ -1,4 +1,4 @@
-"""The Ray executor: actors that hold weights decode, plain tasks score, with a bounded window of both in flight.
+"""The Ray executor: actors that hold weights encode and decode, plain tasks score, with a bounded window of both in flight.
 
 Actor calls run at most once and publishing is idempotent, so what was on a lost worker is simply given to another one
 (workflow.md b.3). What went wrong decides what happens:
@@ -19,10 +19,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from mulosd.errors import ConfigError, EnvironmentProblem, UserError
+from mulosd.errors import EnvironmentProblem, UserError
+from pipelines.conditions import EncodeTask
 from pipelines.decode import DecodeTask, TargetSpec, fail_chunk, is_out_of_memory
 from pipelines.executor import Outcome, Task, Worker, run_in_worker
 from pipelines.ray_pool import IN_FLIGHT, Actor, Job, Waiting
+from pipelines.resources import EVERY
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +37,7 @@ POLL_S = 5.0
 class RayExecutor:
     """Runs tasks on Ray; device "cuda" takes one GPU per actor, "cpu" an equal share of the cores.
 
-    num_gpus: GPUs per actor of a target, by target id; the key "" is for all others. Parts of a GPU are allowed, since
+    num_gpus: GPUs per actor of a target, by target id (see `resources`). Parts of a GPU are allowed, since
     no cell is timed. workers: at most so many actors.
     """
 
@@ -48,13 +50,7 @@ class RayExecutor:
         self._actors: list[Actor] = []
         self._failed_starts = 0
         self._last_sign = time.monotonic()  # when a worker last answered
-        self._num_gpus = {"": 1.0 if device == "cuda" else 0.0, **(num_gpus or {})}
-        for target, number in self._num_gpus.items():
-            if number < 0 or (number > 1 and number != int(number)):
-                name = f" of {target}" if target else ""
-                raise ConfigError(
-                    f"--num-gpus {number}{name} is not allowed; give a part of one GPU or a whole number."
-                )
+        self._num_gpus = {EVERY: 1.0 if device == "cuda" else 0.0, **(num_gpus or {})}
         self._owns_cluster = not ray.is_initialized()
         if self._owns_cluster:
             _start(ray)
@@ -67,8 +63,8 @@ class RayExecutor:
     def map(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
         """Outcomes in completion order. Scoring comes after decoding: then the actors' devices are free again."""
         jobs = [Job(task) for task in tasks]
-        decode = [job for job in jobs if isinstance(job.task, DecodeTask)]
-        score = [job for job in jobs if not isinstance(job.task, DecodeTask)]
+        decode = [job for job in jobs if isinstance(job.task, DecodeTask | EncodeTask)]
+        score = [job for job in jobs if not isinstance(job.task, DecodeTask | EncodeTask)]
         try:
             if decode:
                 yield from self._decode(Waiting(decode))
@@ -191,15 +187,16 @@ class RayExecutor:
         log.warning("a worker was lost (%s); %d task(s) go back to the queue", reason, len(jobs) - (spent is not None))
         if spent is None:
             return None
-        assert isinstance(spent.task, DecodeTask)
         text = f"the worker died {MAX_ATTEMPTS} times on {spent.task.name} ({reason})"
+        if not isinstance(spent.task, DecodeTask):
+            raise EnvironmentProblem(f"{text}; memory is the usual cause: lower batch_size.") from error
         return Outcome(spent.task, fail_chunk(spent.task, text))
 
     def _out_of_memory(self, actor: Actor, ref: Any, error: Exception, waiting: Waiting) -> Outcome | None:
         """The job again on a new actor with half the batch; its second time becomes failed rows."""
         job = actor.jobs.pop(ref)
         task = job.task
-        assert isinstance(task, DecodeTask)
+        assert isinstance(task, DecodeTask | EncodeTask)
         others = list(actor.jobs.values())
         self._end_actors([actor])
         waiting.put_back(others)
@@ -208,6 +205,8 @@ class RayExecutor:
             waiting.put_back([Job(replace(task, is_halved=True), attempts=1)])
             return None
         text = f"out of memory, also with half the batch of {task.batch_size} ({_first_line(error)})"
+        if isinstance(task, EncodeTask):
+            raise EnvironmentProblem(f"{task.name}: {text}; lower batch_size or use a larger device.") from error
         return Outcome(task, fail_chunk(task, text))
 
     def _check_start(self) -> None:
@@ -291,7 +290,7 @@ class RayExecutor:
         return "environment" if isinstance(error, errors.RayError) else "bug"
 
     def _gpus_of(self, target: TargetSpec) -> float:
-        return self._num_gpus.get(target.target_id, self._num_gpus[""])
+        return self._num_gpus.get(target.target_id, self._num_gpus[EVERY])
 
     def _options(self, num_gpus: float) -> dict[str, Any]:
         # Read by torch when the worker's process imports it, which is after this.

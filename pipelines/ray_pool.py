@@ -1,15 +1,16 @@
 """The actors that hold weights, and which job each gets next. No Ray import: handles are passed in.
 
-An actor keeps its target while there is work for it and then takes the target with the most waiting jobs per actor,
-so weights are swapped as rarely as possible. An actor gets jobs only after it has answered once: one that waits for a
-free device keeps nobody else from working.
+An actor keeps its target while there is work for it. Then it takes one that no actor works on, the largest first, and
+helps with the largest share only when there is none: weights are swapped rarely and yet no actor idles. An actor gets
+jobs only after it has answered once: one that waits for a free device keeps nobody else from working.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipelines.conditions import EncodeTask
 from pipelines.decode import DecodeTask, TargetSpec
 from pipelines.executor import Task
 
@@ -72,10 +73,11 @@ class Waiting:
             self._queue(job).appendleft(job)
 
     def next_target(self, actors: Iterable[Actor], allowed: Iterable[TargetSpec]) -> TargetSpec | None:
-        """The allowed target with the most waiting jobs per actor that works on it; the first of equals."""
-        busy = [actor.target for actor in actors]
+        """The allowed target that no actor works on, then the one with the most waiting jobs per actor, for an actor
+        that had another one before; the first of equals."""
+        busy = Counter(actor.target for actor in actors)
         candidates = [target for target in self.targets if target in set(allowed)]
-        return max(candidates, key=lambda t: self.count(t) / (1 + busy.count(t)), default=None)
+        return max(candidates, key=lambda t: (t not in busy, self.count(t) / (1 + busy[t])), default=None)
 
     def take(self, actor: Actor, target: TargetSpec) -> Job | None:
         """The next job of `target` for this actor; None when it must wait for the actor to be idle."""
@@ -85,5 +87,5 @@ class Waiting:
         return queue.popleft()
 
     def _queue(self, job: Job) -> deque[Job]:
-        assert isinstance(job.task, DecodeTask)
+        assert isinstance(job.task, DecodeTask | EncodeTask)
         return self._queues.setdefault(job.task.target, deque())

@@ -16,6 +16,7 @@ from mulosd.errors import ConfigError, UserError, unknown_name
 from mulosd.methods import METHODS, SamplerKnobs, build_method
 from mulosd.prompts import PROMPT_KEYS
 from pipelines import knob_axes
+from pipelines.resources import EVERY, gpu_number
 
 # Modules asked for names and built from; tests give their own.
 FAMILIES = "mulosd.models.families"
@@ -38,8 +39,8 @@ class BenchSpec:
 class Sweep:
     """A checked sweep: what to decode (targets × methods × prompts), how to score it, and where failures end it.
 
-    ms_per_forward: stated milliseconds of one forward of a whole batch, and max_hours: device hours allowed; both are
-    for `pipelines.budget` only and change no key.
+    num_gpus: GPUs per Ray actor by target id (see `pipelines.resources`). ms_per_forward: stated milliseconds of one
+    forward of a whole batch, and max_hours: device hours allowed, both for `pipelines.budget`. These change no key.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Sweep:
     dtype: str = "float32"
     evaluators: tuple[str, ...] = ()
     bench: BenchSpec | None = None
+    num_gpus: Mapping[str, float] = field(default_factory=dict)
     max_failed: int = 0
     max_cells: int | None = None
     ms_per_forward: float | None = None
@@ -141,6 +143,8 @@ def parse_sweep(
             values[key] = check.choice(raw[key], key, allowed)
     if raw.get("bench") is not None:
         values["bench"] = check.bench(raw["bench"])
+    if raw.get("resources") is not None:
+        values["num_gpus"] = check.resources(raw["resources"], values["targets"])
     check.finish()
     sweep = Sweep(**values, families=families, registry=registry)
     cells = len(sweep.targets) * len(sweep.methods)
@@ -153,7 +157,18 @@ def parse_sweep(
 
 _INTEGERS = {"images_per_prompt": 1, "base_seed": 0, "batch_size": 1, "chunk_prompts": 1, "max_failed": 0}
 _BUDGETS = ("ms_per_forward", "max_hours")
-_OTHER_KEYS = ("name", "target", "prompts", "methods", "evaluators", "bench", "max_cells", "device", "dtype")
+_OTHER_KEYS = (
+    "name",
+    "target",
+    "prompts",
+    "methods",
+    "evaluators",
+    "bench",
+    "resources",
+    "max_cells",
+    "device",
+    "dtype",
+)
 _KEYS = (*_OTHER_KEYS, *_INTEGERS, *_BUDGETS)
 
 
@@ -234,6 +249,21 @@ class _Check:
         self.keys(value, ("prompts", "warmup"), "bench key", "bench")
         lows = {"prompts": 1, "warmup": 0}
         return BenchSpec(**{k: self.integer(value[k], f"bench.{k}", low) for k, low in lows.items() if k in value})
+
+    def resources(self, value: Any, targets: Sequence[str]) -> dict[str, float]:
+        """GPUs per Ray actor: one number for all targets, or a mapping from targets to numbers."""
+        if not isinstance(value, dict):
+            self.add(f"resources = {value!r} is not allowed; give a mapping such as {{num_gpus: 0.5}}.")
+            return {}
+        self.keys(value, ("num_gpus",), "key", "resources")
+        asked = value.get("num_gpus", {})
+        if isinstance(asked, dict):
+            self.keys(asked, targets, "target", "resources.num_gpus")
+            named = {f"resources.num_gpus.{target}": target for target in asked}
+        else:
+            named, asked = {"resources.num_gpus": EVERY}, {EVERY: asked}
+        found = {target: self.attempt(partial(gpu_number, asked[target], where)) for where, target in named.items()}
+        return {target: number for target, number in found.items() if number is not None}
 
     def methods(self, value: Any) -> tuple[SamplerKnobs, ...]:
         if not isinstance(value, list) or not value:

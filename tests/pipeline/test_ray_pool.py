@@ -1,4 +1,4 @@
-"""Which actor gets which job, without Ray; and what --num-gpus says."""
+"""Which actor gets which job, without Ray, and what becomes of lost ones."""
 
 import time
 from dataclasses import replace
@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from mulosd.errors import ConfigError, DataError, EnvironmentProblem
+from mulosd.errors import DataError, EnvironmentProblem
 from pipelines.decode import DecodeTask, TargetSpec
-from pipelines.executor import parse_num_gpus
 from pipelines.plan import build_plan
 from pipelines.ray_executor import MAX_ATTEMPTS, RayExecutor
 from pipelines.ray_pool import Actor, Job, Waiting
@@ -68,15 +67,32 @@ def test_an_actor_has_room_for_two_after_it_has_started() -> None:
     assert one.refs == ["a", "b"]
 
 
-def test_num_gpus() -> None:
-    assert parse_num_gpus([]) == {}
-    assert parse_num_gpus(["2", "tiny-high=0.5"]) == {"": 2.0, "tiny-high": 0.5}
+def swaps(num_actors: int, counts: list[int]) -> list[int]:
+    """The targets that actors load, in order, where every job takes the same time and the first free actor is next."""
+    targets = [replace(A, target_id=f"t{i}") for i in range(len(counts))]
+    waiting = Waiting(job for target, count in zip(targets, counts, strict=True) for job in jobs(target, count))
+    actors, loaded = [actor() for _ in range(num_actors)], []
+    while len(waiting):
+        for one in actors:
+            if one.target not in waiting.targets:
+                one.target = waiting.next_target(actors, targets) or one.target
+                loaded += [targets.index(one.target)] if one.target in waiting.targets else []
+            if one.target in waiting.targets:
+                assert waiting.take(one, one.target) is not None
+    return loaded
 
 
-@pytest.mark.parametrize("text", ["", "two", "=1", "tiny=", "-1", "nan", "a=inf"])
-def test_bad_num_gpus(text: str) -> None:
-    with pytest.raises(ConfigError, match="give a number for all targets"):
-        parse_num_gpus([text])
+@pytest.mark.parametrize(
+    ("num_actors", "counts", "expected"),
+    [
+        (1, [3, 9, 5], [1, 2, 0]),  # one device: each target is loaded once
+        (3, [12, 4, 4], [0, 1, 2, 0, 0]),  # nobody doubles up while a target has nobody
+        (2, [2, 9, 14], [2, 1, 0, 2]),  # and whoever is free at the end helps
+        (4, [8], [0] * 4),
+    ],
+)
+def test_weights_are_swapped_rarely(num_actors: int, counts: list[int], expected: list[int]) -> None:
+    assert swaps(num_actors, counts) == expected
 
 
 class Killed:
