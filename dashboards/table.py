@@ -42,7 +42,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Column:
-    """key: name in CSV and in `Comparison.estimates`; metric: name of the Metric it shows, if it shows one."""
+    """key: name in CSV and in `Comparison.estimates`; metric: name of the Metric it shows, if it shows one.
+
+    needs: name of a Metric without which in any row the column is left out.
+    """
 
     key: str
     title: str
@@ -51,6 +54,7 @@ class Column:
     digits: int
     metric: str = ""
     signed: bool = False
+    needs: str = ""
 
 
 COLUMNS = (
@@ -61,7 +65,12 @@ COLUMNS = (
     Column("geneval_difference", "GenEval − ar", "higher", "", 3, signed=True),
     Column("detail", "detail", "higher", "", 3, "detail/accuracy"),
     Column("detail_kept", "detail kept", "higher", "%", 0),
+    Column("dpg", "DPG", "higher", "", 1, "dpg/overall", needs="dpg/overall"),
+    Column("dpg_difference", "DPG − ar", "higher", "", 1, signed=True, needs="dpg/overall"),
     Column("fd_effnet", "FD-EffNet", "lower", "", 1, "fd_effnet"),
+    Column("kid_effnet_full", "KID-EffNet", "lower", "", 4, "kid_effnet_full", needs="kid_effnet_full"),
+    Column("precision_effnet", "precision", "higher", "", 3, "precision_effnet", needs="precision_effnet"),
+    Column("recall_effnet", "recall", "higher", "", 3, "recall_effnet", needs="recall_effnet"),
     Column("resampled", "resampled", "none", "%", 1),
 )
 
@@ -102,7 +111,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Table:
-    """title, columns, the verdicts that any row has, rows and footnotes (numbered from 1)."""
+    """title, columns that any row needs, the verdicts that any row has, rows and footnotes (numbered from 1)."""
 
     title: str
     columns: tuple[Column, ...]
@@ -134,12 +143,13 @@ def build_table(
 ) -> Table:
     """The table of `rows`, control rows first in each group of target and prompts."""
     footnotes = _Footnotes()
-    done = [_table_row(row, comparisons.get(row.cell_key, Comparison()), footnotes) for row in ordered(rows)]
+    columns = tuple(c for c in COLUMNS if not c.needs or any(c.needs in row.metrics for row in rows))
+    done = [_table_row(row, columns, comparisons.get(row.cell_key, Comparison()), footnotes) for row in ordered(rows)]
     said = dict.fromkeys(note for row in ordered(rows) for note in _notes_of(comparisons, row))
     marks = "Bold: better than every other row by a paired 95 % interval that excludes zero." if _has_best(done) else ""
     return Table(
         title=title,
-        columns=COLUMNS,
+        columns=columns,
         rows=tuple(done),
         footnotes=tuple(footnotes.texts),
         notes=tuple(note for note in (*notes, *said, marks) if note),
@@ -175,9 +185,9 @@ def _has_best(rows: Sequence[TableRow]) -> bool:
     return any(cell.is_best for row in rows for cell in row.cells.values())
 
 
-def _table_row(row: CellRow, comparison: Comparison, footnotes: _Footnotes) -> TableRow:
+def _table_row(row: CellRow, columns: Sequence[Column], comparison: Comparison, footnotes: _Footnotes) -> TableRow:
     cells = {}
-    for column in COLUMNS:
+    for column in columns:
         if column.metric:
             cells[column.key] = _metric_cell(row, column, comparison, footnotes)
         else:

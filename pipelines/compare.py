@@ -20,6 +20,10 @@ from mulosd.errors import DataError
 
 OVERALL = "geneval/overall"
 DETAIL = "detail/accuracy"
+DPG = "dpg/overall"
+# What can be marked best: means over samples that rows share. Recall is a mean over references judged by each row's own
+# manifold, and distances of distributions are no means at all.
+MARKED = ("forwards", "geneval", "dpg", "detail", "precision_effnet")
 SAMPLER_KNOBS = ("guidance", "temperature", "top_k", "top_p")
 DRAFT_KNOBS = ("upsampler", "draft_window", "draft_guidance")
 FORWARD_COUNTERS = ("forwards_draft", "forwards_verify", "forwards_resample", "forwards_refresh")
@@ -87,11 +91,12 @@ def _compare_row(row: CellRow, group: _Group, marks: frozenset[str]) -> Comparis
     }
     if baseline is None:
         reason = "no ar row with the same sampler settings in this sweep"
-        for key in ("forward_ratio", "geneval_difference", "detail_kept"):
+        for key in ("forward_ratio", "geneval_difference", "dpg_difference", "detail_kept"):
             estimates[key] = Estimate(None, reason=reason)
     else:
         estimates["forward_ratio"] = _guarded(statistics.ratio_of_totals, forwards_of(baseline), forwards_of(row))
         estimates["geneval_difference"] = group.gap(row, baseline, OVERALL)
+        estimates["dpg_difference"] = group.gap(row, baseline, DPG)
         estimates["detail_kept"] = _detail_kept(row, baseline, draft, group)
     notes = () if baseline is None or row.method in ("ar", "draft-only") else _notes(row, baseline, draft, group)
     return Comparison(estimates, best=marks, verdicts=_verdicts(row, baseline, draft, group), notes=notes)
@@ -180,12 +185,11 @@ def _latency(row: CellRow) -> Estimate:
 def _best(group: _Group) -> dict[str, CellRow]:
     """Column key -> the row that is better than each other one, every paired interval excluding zero.
 
-    Only columns with values per sample can be marked. draft-only is no decoding of the target, so it takes no part
-    where cost is compared.
+    draft-only is no decoding of the target, so it takes no part where cost is compared.
     """
     best = {}
     for column in COLUMNS:
-        if column.key not in ("forwards", "geneval", "detail"):
+        if column.key not in MARKED:
             continue
         rows = [row for row in group.rows if not (column.key == "forwards" and row.method == "draft-only")]
         valued = [(value, row) for row in rows if (value := _value(row, column)) is not None]
@@ -209,6 +213,8 @@ def _beats(row: CellRow, other: CellRow, column: Column, group: _Group) -> bool:
         gap = _guarded(statistics.paired_difference, forwards_of(other), forwards_of(row))
     else:
         gap = group.gap(row, other, column.metric)
+        if gap.interval and gap.interval[0] == gap.interval[1]:
+            return False  # equal differences on every prompt leave a bootstrap without a width: no evidence
     return gap.interval is not None and gap.interval[0] > 0
 
 

@@ -1,6 +1,7 @@
 """A table from MLflow is the table from the store, to the last digit; what does not fit together is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from dashboards.render import WRITERS, render
 from dashboards.rows import CellRow
+from evaluators.types import Metric
 from mulosd.errors import DataError, EnvironmentProblem, UserError
 from pipelines.cli import cli
 from pipelines.driver import run_sweep
@@ -26,12 +28,27 @@ from tests.fakes import toy_sweep
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 
+def with_companions(finalize: Any) -> Any:
+    """The metrics that tables show only where they are there, one with values per sample."""
+
+    def more(self: Any, state: Any) -> list[Metric]:
+        (mean,) = finalize(self, state)
+        per_sample = {key: value / 3 for key, value in mean.per_sample.items()}
+        dpg = replace(mean, name="dpg/overall", value=mean.value / 3, interval=(0.1, 99.7), per_sample=per_sample)
+        kid = replace(mean, name="kid_effnet_full", value=-1 / 3e4, interval=(-0.01, 0.01), per_sample={})
+        recall = replace(mean, name="recall_effnet", value=None, reason="no reference", per_sample={})
+        return [mean, dpg, kid, recall]
+
+    return more
+
+
 @pytest.fixture(scope="module")
 def logged(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Two logged sweeps of one store."""
     folder = tmp_path_factory.mktemp("logged") / "store"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pipelines.plan.load_prompt_set", lambda spec: (fakes.prompts(), "toy-prompts-1"))
+        patch.setattr(fakes.MeanEvaluator, "finalize", with_companions(fakes.MeanEvaluator.finalize))
         for sweep in (toy_sweep(), toy_sweep(name="second", methods=[{"method": "ar"}, {"method": "draft-only"}])):
             report = run_sweep(sweep, out=folder)
             store = Store.existing(folder)
@@ -49,6 +66,7 @@ def test_both_sources_give_the_same_tables(logged: Store) -> None:
         assert theirs == ours
         for form in WRITERS:
             assert render(results_table(theirs), form) == render(results_table(ours), form)
+        assert {"dpg", "dpg_difference", "kid_effnet_full"} <= {c.key for c in results_table(theirs).columns}
     assert results_from_mlflow(uri).sweep_key == keys[-1]
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from dashboards.table import COLUMNS
 from evaluators.features import EffNetLite0Network
 from mulosd.prompts import load_prompts
 from mulosd.scenes.render import render
@@ -75,6 +76,7 @@ def test_features_are_computed_once_for_all_that_rest_on_them(tmp_path: Path, mo
     assert [(p.cached, p.done, p.total) for p in shown if p.stage == "score"] == [(0, 0, 2), (0, 1, 2), (0, 2, 2)]
     assert (report.scores_done, report.scores_cached) == (4, 0)
     metrics = collect(tmp_path)[0].metrics
+    assert {column.needs for column in COLUMNS if "effnet" in column.needs} <= metrics.keys()
     assert (metrics["precision_effnet"]["value"], metrics["recall_effnet"]["value"]) == (1.0, 1.0)
     assert metrics["kid_effnet_full"]["value"] == pytest.approx(0.0, abs=1e-9)
     assert metrics["kid_effnet"]["value"] is None

@@ -139,3 +139,22 @@ def test_column_n_shows_a_range() -> None:
 def test_unknown_format_is_refused() -> None:
     with pytest.raises(ConfigError, match="csv, md, tex"):
         render(table_of(row("a", "ar")), "xml")
+
+
+def test_columns_of_metrics_that_no_row_has_are_left_out() -> None:
+    bare, scored = row("a", "ar"), row("b", "mulosd")
+    assert not {"dpg", "dpg_difference", "kid_effnet_full"} & {c.key for c in table_of(bare).columns}
+    scored.metrics["dpg/overall"] = {"value": 62.25, "interval": [58.04, 66.0], "n": 4}
+    scored.metrics["kid_effnet_full"] = {"value": 0.00123, "interval": [-0.0001, 0.0025], "n": 3}
+    table = table_of(bare, scored, b=Comparison({"dpg_difference": Estimate(-1.5, (-3.0, 0.0), 4)}, frozenset({"dpg"})))
+    assert {"dpg", "dpg_difference", "kid_effnet_full"} <= set(table.rows[0].cells) == {c.key for c in table.columns}
+    assert "DPG: not evaluated in this sweep." in table.footnotes
+    text = render(table, "md")
+    assert "| DPG ↑ | DPG − ar ↑ |" in text
+    assert "KID-EffNet ↓ (n=3)" in text
+    assert "| **62.2** [58.0, 66.0] | −1.5 [−3.0, 0.0] |" in text
+    assert "0.0012 [−0.0001, 0.0025]" in text
+    assert r"\textbf{62.2}" in render(table, "tex")
+    (_, last) = csv.DictReader(io.StringIO(render(table, "csv")))
+    assert (last["dpg"], last["dpg_lo"], last["dpg_n"], last["best"]) == ("62.25", "58.04", "4", "dpg")
+    assert (last["kid_effnet_full"], last["kid_effnet_full_hi"]) == ("0.00123", "0.0025")

@@ -9,7 +9,7 @@ from dashboards.table import COLUMNS
 from evaluators.geneval import TASKS
 from evaluators.registry import build_evaluator
 from evaluators.types import Metric
-from pipelines.compare import DETAIL, OVERALL, baseline_of, compare, forwards_of
+from pipelines.compare import DETAIL, DPG, OVERALL, baseline_of, compare, forwards_of
 
 NUM = 240
 IDS = [f"scenes/p{i:03d}/0" for i in range(NUM)]
@@ -105,14 +105,48 @@ def test_verdict_says_what_is_missing(found) -> None:
 
 def test_the_metrics_are_named_as_the_evaluators_name_them() -> None:
     """A column that asks for another name would stay empty for ever."""
-    made = {metric.name for name in ("geneval", "detail") for metric in _nothing_scored(name)}
-    assert {OVERALL, DETAIL, *(f"geneval/{task}" for task in TASKS)} <= made
-    assert {column.metric for column in COLUMNS if column.metric} <= made | {"fd_effnet"}
+    made = {metric.name for name in ("geneval", "detail", "dpg") for metric in _nothing_scored(name)}
+    assert {OVERALL, DETAIL, DPG, *(f"geneval/{task}" for task in TASKS)} <= made
+    # Those from features are checked where features are computed (tests/pipeline/test_scorers.py).
+    assert {name for c in COLUMNS for name in (c.metric, c.needs) if name and "effnet" not in name} <= made
 
 
 def _nothing_scored(name: str) -> list[Metric]:
     evaluator = build_evaluator(name)
     return evaluator.finalize(evaluator.score([]))
+
+
+def scored(key: str, method: str, name: str, values: list[float]) -> CellRow:
+    """A row with one more metric, whose values repeat over the samples."""
+    one = row(key, method, right=0.8)
+    one.metrics[name] = metric({s: values[i % len(values)] for i, s in enumerate(IDS)})
+    return one
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "ours", "expected"),
+    [
+        (DPG, "dpg", [60.0, 100.0], True),
+        (DPG, "dpg", [50.5, 79.5], False),  # the interval of the difference holds zero
+        (DPG, "dpg", [60.0, 90.0], False),  # the same difference on every prompt: a bootstrap without a width
+        ("precision_effnet", "precision_effnet", [51.0, 82.0], True),
+        ("recall_effnet", "recall_effnet", [60.0, 100.0], False),  # each row judges by a manifold of its own
+        ("kid_effnet_full", "kid_effnet_full", [10.0, 20.0], False),
+    ],
+)
+def test_best_of_the_metrics_beside_geneval(name: str, key: str, ours: list[float], expected: bool) -> None:
+    rows = [scored("a", "ar", name, [50.0, 80.0]), scored("m", "mulosd", name, ours)]
+    compared = compare(rows)
+    assert (key in compared["m"].best) == expected
+    assert key not in compared["a"].best
+
+
+def test_the_difference_in_dpg_is_in_points() -> None:
+    rows = [scored("a", "ar", DPG, [50.0, 80.0]), scored("m", "mulosd", DPG, [40.0, 80.0])]
+    gap = compare(rows)["m"].estimates["dpg_difference"]
+    assert (gap.value, gap.n) == (pytest.approx(-5.0), NUM)
+    assert gap.interval is not None
+    assert -7 < gap.interval[0] < -5 < gap.interval[1] < -3
 
 
 def test_verdicts_of_each_row(found) -> None:
