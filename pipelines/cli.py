@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from mulosd.errors import UserError
-from pipelines import cli_checkpoints, cli_compare
+from pipelines import cli_checkpoints, cli_compare, cli_explain
 from pipelines.cli_jobs import register
 from pipelines.cli_stage import stage
 
@@ -84,10 +84,15 @@ def decode_options(command: Any) -> Any:
 @cli.command()
 @decode_options
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="PNG file to write.")
-def generate(out: Path, **options: Any) -> None:
+@cli_explain.explain_options
+def generate(out: Path, explain: bool, dry_run: bool, **options: Any) -> None:
     """Decode one prompt into a PNG file."""
     from pipelines.single import generate_png
 
+    if explain or dry_run:
+        cli_explain.show(out, explain=explain, **options)
+    if dry_run:
+        return
     decoded = generate_png(out, **options)
     stats = decoded.stats
     click.echo(f"{out}: {stats.forwards} forwards for {decoded.tokens.size} tokens, {stats.resampled} resampled")

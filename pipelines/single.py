@@ -11,6 +11,8 @@ import numpy as np
 
 from mulosd.errors import ConfigError, EnvironmentProblem, unknown_name
 from mulosd.methods import SamplerKnobs, build_method
+from mulosd.models.families import Card, load_card, load_target, target_ids
+from mulosd.schedule import check_fit
 from mulosd.types import Decoded
 from pipelines.sweep import DTYPES, parse_override
 
@@ -23,8 +25,8 @@ def generate_png(
 
     from mulosd.stage.publish import publish_bytes
 
-    built = _checked(out, ".png", method, knobs)
-    loaded = _load_target(target, device, dtype)
+    built, _ = resolve(out, ".png", target=target, method=method, knobs=knobs, dtype=dtype)
+    loaded = load_target(target, device=device, dtype=dtype)
     decoded: Decoded = loaded.decode([prompt], [seed], built)[0]
     data = io.BytesIO()
     Image.fromarray(decoded.image).save(data, "PNG")
@@ -38,8 +40,8 @@ def animate_gif(
     """Decode with snapshots and publish `out` (.gif)."""
     from dashboards.animation import save_animation
 
-    built = _checked(out, ".gif", method, knobs)
-    loaded = _load_target(target, device, dtype)
+    built, _ = resolve(out, ".gif", target=target, method=method, knobs=knobs, dtype=dtype)
+    loaded = load_target(target, device=device, dtype=dtype)
     decoded = loaded.decode([prompt], [seed], built, frames=True)[0]
 
     def to_image(tokens: np.ndarray) -> np.ndarray:
@@ -60,12 +62,21 @@ def parse_knobs(texts: Sequence[str]) -> dict[str, Any]:
     return knobs
 
 
-def _checked(out: Path, suffix: str, method: str, knobs: Sequence[str]) -> SamplerKnobs:
+def resolve(
+    out: Path, suffix: str, *, target: str, method: str, knobs: Sequence[str], dtype: str
+) -> tuple[SamplerKnobs, Card]:
+    """The method and the card of the target, with everything checked that needs no weights."""
     if out.suffix.lower() != suffix:
         raise ConfigError(f"--out {out}: this command writes {suffix} files; give a name that ends in {suffix}.")
     built = build_method(method, parse_knobs(knobs), where="--method")
     _check_writable(out)
-    return built
+    if target not in target_ids():
+        raise unknown_name("target", target, target_ids(), "--target")
+    if dtype not in DTYPES:
+        raise unknown_name("dtype", dtype, DTYPES, "--dtype")
+    card = load_card(target)
+    check_fit(built, card)
+    return built, card
 
 
 def _check_writable(out: Path) -> None:
@@ -79,13 +90,3 @@ def _check_writable(out: Path) -> None:
     except OSError as error:
         problem = f"--out {out} cannot be written ({error.strerror}); give a file in a writable folder."
         raise EnvironmentProblem(problem) from error
-
-
-def _load_target(target: str, device: str, dtype: str) -> Any:
-    from mulosd.models.families import load_target, target_ids
-
-    if target not in target_ids():
-        raise unknown_name("target", target, target_ids(), "--target")
-    if dtype not in DTYPES:
-        raise unknown_name("dtype", dtype, DTYPES, "--dtype")
-    return load_target(target, device=device, dtype=dtype)
