@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipelines.conditions import EncodeTask
 from pipelines.decode import DecodeTask, TargetSpec
 from pipelines.executor import Task
 
@@ -87,5 +86,5 @@ class Waiting:
         return queue.popleft()
 
     def _queue(self, job: Job) -> deque[Job]:
-        assert isinstance(job.task, DecodeTask | EncodeTask)
+        assert isinstance(job.task, DecodeTask)
         return self._queues.setdefault(job.task.target, deque())
