@@ -282,21 +282,6 @@ def card(family: str, family_folder: Path | None) -> None:
 
 
 @cli.command()
-@click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder to try.")
-def doctor(out: Path) -> None:
-    """Check versions, devices, threads, shipped weights and write access."""
-    from mulosd.errors import EnvironmentProblem
-    from pipelines.doctor import examine
-
-    problems = 0
-    for finding in examine(out):
-        problems += finding.is_problem
-        click.echo(f"{'!!' if finding.is_problem else 'ok'}  {finding.name:<16} {finding.text}")
-    if problems:
-        raise EnvironmentProblem(f"{problems} problem(s) found; see the lines marked !!.")
-
-
-@cli.command()
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs/demo"), show_default=True)
 @click.option("--executor", type=click.Choice(["inprocess", "ray"]), default="ray", show_default=True)
 def demo(out: Path, executor: str) -> None:

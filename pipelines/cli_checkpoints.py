@@ -27,7 +27,28 @@ def convert(source: Path, family: str, part: str, out: Path | None, dry_run: boo
     )
 
 
+@click.command()
+@click.argument("target", required=False)
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--dtype", default="float32", show_default=True)
+@click.option("--out", type=PATH, default=Path("runs"), show_default=True, help="Folder to try writing to.")
+def doctor(target: str | None, device: str, dtype: str, out: Path) -> None:
+    """Check versions, devices, threads, shipped weights and write access; or the files and one token of TARGET."""
+    from mulosd.errors import EnvironmentProblem, unknown_name
+    from pipelines.doctor import examine, examine_target
+    from pipelines.sweep import DTYPES
+
+    if dtype not in DTYPES:
+        raise unknown_name("dtype", dtype, DTYPES, "--dtype")
+    problems = 0
+    for finding in examine_target(target, device=device, dtype=dtype) if target else examine(out):
+        problems += finding.is_problem
+        click.echo(f"{'!!' if finding.is_problem else 'ok'}  {finding.name:<16} {finding.text}")
+    if problems:
+        raise EnvironmentProblem(f"{problems} problem(s) found; see the lines marked !!.")
+
+
 def register(cli: click.Group) -> None:
     """Add these commands to `cli`."""
-    for command in (convert,):
+    for command in (convert, doctor):
         cli.add_command(command)

@@ -1,17 +1,25 @@
-"""`mulosd doctor`: what this machine offers and whether the shipped weights are whole. Reports; changes nothing."""
+"""`mulosd doctor`: what this machine offers, whether weights are whole, whether a target decodes. Changes nothing."""
 
-import hashlib
 import json
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from mulosd.errors import UserError
+from mulosd.models.checkpoints import check_part, file_sha256, tensors_of
+from mulosd.models.families import load_card
+from mulosd.models.memory import memory_lines, memory_needs
 from pipelines.provenance import machine, versions
 
 ASSETS = Path(__file__).resolve().parents[1] / "mulosd" / "assets"
-BLOCK = 1 << 20
+PROMPT, SEED = "a photo of a red circle", 0  # what a target is tried with
+
+if TYPE_CHECKING:
+    from mulosd.models.families import Card
 
 
 @dataclass(frozen=True)
@@ -47,10 +55,86 @@ def weight_findings(assets: Path = ASSETS) -> Iterator[Finding]:
         yield Finding("weights", f"none shipped in {assets}", is_problem=True)
 
 
+def examine_target(target_id: str, *, device: str, dtype: str) -> Iterator[Finding]:
+    """Findings about one target: its files, hashes and shapes, its memory against the device's, one token decoded.
+
+    Each rests on those before it: the first problem ends the list.
+    """
+    card = load_card(target_id)
+    yield Finding(target_id, f"{card.grid}×{card.grid} tokens, {card.image_px} px, {card.codebook_size} codes")
+    if card.missing:
+        yield Finding("files", card.fetch_hint, is_problem=True)
+        return
+    try:
+        for name in card.parts:
+            yield Finding(name, _part(card, name))
+    except UserError as error:
+        yield Finding("files", str(error), is_problem=True)
+        return
+    yield from (Finding("memory", line.strip()) for line in memory_lines(card, dtype=dtype, batch_size=1))
+    short = _shortage(card, device, dtype)
+    if short:
+        yield Finding(device, short, is_problem=True)
+        return
+    yield _token(target_id, device, dtype)
+
+
+def _part(card: "Card", name: str) -> str:
+    """What a part holds, after its hash and its shapes were checked; UserError otherwise."""
+    import torch
+
+    from mulosd.errors import DataError
+    from mulosd.models.architectures import build_part, differences
+
+    entry, path = card.raw["parts"][name], check_part(card, name)
+    if path.is_dir():
+        return f"{len(entry['files'])} files in {path}, hashes as in card.json"
+    stored = tensors_of(path)
+    with torch.device("meta"):
+        expected = build_part(name, entry).state_dict()
+        wrong = differences(expected, {key: torch.empty(shape) for key, (_, shape) in stored.items()})
+    if wrong:
+        raise DataError(f"{path}: {wrong}; convert or restore the file.")
+    dtypes = ", ".join(sorted({dtype for dtype, _ in stored.values()}))
+    return (
+        f"{path.stat().st_size / 2**20:.1f} MiB of {dtypes} in {len(stored)} tensors, hash and shapes as in card.json"
+    )
+
+
+def _shortage(card: "Card", device: str, dtype: str) -> str:
+    """Why the device is too small, or ""."""
+    import torch
+
+    if not device.startswith("cuda") or not torch.cuda.is_available():
+        return ""
+    needed = sum(need.num_bytes or 0 for need in memory_needs(card, dtype=dtype, batch_size=1))
+    free, _ = torch.cuda.mem_get_info(device)
+    if needed <= free:
+        return ""
+    return f"{free / 2**30:.1f} GiB free, {needed / 2**30:.1f} GiB needed; free the device or use a smaller --dtype"
+
+
+def _token(target_id: str, device: str, dtype: str) -> Finding:
+    """Load the target and decode its first token."""
+    from mulosd.models.families import load_target
+
+    began = time.perf_counter()
+    try:
+        target = load_target(target_id, device=device, dtype=dtype)
+        loaded = time.perf_counter()
+        (code,) = target.first_codes([PROMPT], [SEED])
+    except UserError as error:
+        return Finding("one token", str(error), is_problem=True)
+    took = time.perf_counter() - loaded
+    return Finding(
+        "one token", f"code {code} on {device} in {dtype}: loaded in {loaded - began:.1f} s, decoded in {took:.2f} s"
+    )
+
+
 def _weight(path: Path, expected: str, card: Path) -> Finding:
     if not path.is_file():
         return Finding(path.name, f"missing, named by {card.name}; reinstall or check out the file", is_problem=True)
-    found = _sha256(path)
+    found = file_sha256(path)
     if found != expected:
         text = f"sha256 {found[:12]}… is not {expected[:12]}… of {card.name}; check out the file again"
         return Finding(path.name, text, is_problem=True)
@@ -84,11 +168,3 @@ def _writable(folder: Path) -> Finding:
         return Finding("write access", f"{existing}: {error.strerror}; choose another --out folder", is_problem=True)
     free = os.statvfs(existing)
     return Finding("write access", f"{existing}, {free.f_bavail * free.f_frsize / 2**30:.1f} GiB free")
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-    return digest.hexdigest()

@@ -13,6 +13,8 @@ from typing import Any
 from mulosd.errors import ConfigError
 from mulosd.files import content_of, pin_file
 from mulosd.methods import FILE_KNOBS, SamplerKnobs, knobs_of
+from mulosd.models.families import Card
+from mulosd.models.memory import memory_lines
 from mulosd.stage.manifest import SCHEMA_VERSION
 from mulosd.stage.publish import canonical_json
 from mulosd.types import Prompt
@@ -211,11 +213,23 @@ def describe(plan: Plan, cached: Mapping[str, int] | None = None) -> str:
     ]
     if sweep.bench:
         lines.append(f"bench: {sweep.bench.prompts} prompts after {sweep.bench.warmup} for warm-up")
-    lines += describe_hours(plan)
+    lines += describe_hours(plan) + describe_weights(sweep)
     for cell in plan.cells:
         done = "" if cached is None else f"  {min(cached.get(cell.key, 0), cell.n_samples)}/{cell.n_samples} cached"
         lines.append(f"  {cell.key}  {cell.label}{done}")
     return "\n".join(lines)
+
+
+def describe_weights(sweep: Sweep) -> list[str]:
+    """Lines for `mulosd plan`: memory that each target needs, and weights that are not there yet."""
+    families = import_module(sweep.families)
+    lines = []
+    for card in map(families.load_card, sweep.targets):
+        if isinstance(card, Card):  # fakes of tests have no weights
+            lines += memory_lines(card, dtype=sweep.dtype, batch_size=sweep.batch_size)
+            if card.missing:
+                lines.append(f"!! {card.fetch_hint} Its keys below are provisional: they hash the weights.")
+    return lines
 
 
 def _sample(prompt: Prompt, image_index: int, base_seed: int) -> Sample:
