@@ -3,7 +3,7 @@
     1. reconstructions of the test scenes at each target's image size (no GPT)
     2. on the val split: `ar` at every guidance of SCAN, `draft-only` at every draft guidance; the best GenEval overall
        of each becomes the preset
-    3. on the test split: `ar` and `draft-only` (every up-sampler) at the presets; `ar` on held-out combinations
+    3. on the test split: `ar` and `draft-only` (two up-samplers) at the presets; `ar` on held-out combinations
     4. the gate's verdicts, and where everything came from
 
 The same command continues or does nothing; another count measures what is missing. Writes the card last, and only
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from mulosd.errors import ConfigError, EnvironmentProblem
-from mulosd.methods import UPSAMPLERS, DraftOnly
+from mulosd.methods import DraftOnly
 from mulosd.models import families
 from pipelines import measured_family
 from pipelines.driver import ProgressCallback, run_sweep
@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 SCAN = (1.0, 1.5, 2.0, 3.0)  # guidance scales tried, of the target and of the drafter
 SCAN_UPSAMPLER = "bicubic"  # the methods' default; the drafter's guidance is chosen under it
+UPSAMPLERS = ("repeat", "bicubic")  # judged: they need no files beside the family's own
 SEED = 0  # of the prompt lists and of sampling
 BATCH_SIZE = 64
 LARGE = 1024  # target tokens

@@ -6,7 +6,7 @@ everything they rest on, and are read from there the next time.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,31 +34,43 @@ def vq_summary(
     prompts: scenes prompts, whose metadata carries the scene. identity: what names the tokenizer (its hash and
     configuration). Cached in `folder`.
     """
-    evaluators = [build_evaluator(name) for name in EVALUATORS]
-    named = {one.name: {"version": one.version, "protocol": one.protocol()} for one in evaluators}
+    named = {one.name: {"version": one.version, "protocol": one.protocol()} for one in _evaluators()}
     scenes = [prompt.metadata for prompt in prompts]
     key = key_of([VERSION, dict(identity), image_px, device, named, scenes])
     path = folder / f"vq-{image_px}px-{key}.json"
     if path.exists():
         return dict(read_json(path))
+    summary = picture_summary(
+        prompts, lambda _, originals: reconstruct(vq, originals, device=device), image_px=image_px
+    )
+    publish_json(path, summary)
+    return summary
+
+
+def picture_summary(
+    prompts: Sequence[Prompt], draw: Callable[[Sequence[Prompt], Image], Image], *, image_px: int
+) -> dict[str, Any]:
+    """Summary (`quality.summarise`, one cluster per scene) and "psnr" of pictures of scenes at `image_px`.
+
+    draw(prompts, originals): the pictures to judge, uint8 [B, height, width, 3] like the scenes' own renderings.
+    """
+    evaluators = _evaluators()
     states: list[Any] = [None] * len(evaluators)
     errors: dict[str, float] = {}
     for start in range(0, len(prompts), BATCH):
         part = prompts[start : start + BATCH]
-        originals = [_render(prompt, image_px) for prompt in part]
-        rebuilt = reconstruct(vq, np.stack(originals), device=device)
-        rows = [_row(prompt, image) for prompt, image in zip(part, rebuilt, strict=True)]
-        for row, image, original in zip(rows, rebuilt, originals, strict=True):
-            errors[row["sample_id"]] = float(np.mean((image.astype(float) - original.astype(float)) ** 2))
+        originals = render_prompts(part, image_px)
+        pictures = draw(part, originals)
+        rows = [_row(prompt, picture) for prompt, picture in zip(part, pictures, strict=True)]
+        for row, picture, original in zip(rows, pictures, originals, strict=True):
+            errors[row["sample_id"]] = float(np.mean((picture.astype(float) - original.astype(float)) ** 2))
         for index, evaluator in enumerate(evaluators):
             state = evaluator.score(rows)
             states[index] = state if states[index] is None else evaluator.merge(states[index], state)
     metrics: dict[str, Any] = {}
     for evaluator, state in zip(evaluators, states, strict=True):
         metrics |= {metric.name: metric.to_json() for metric in evaluator.finalize(state)}
-    summary = {"psnr": psnr(errors), **summarise(metrics)}
-    publish_json(path, summary)
-    return summary
+    return {"psnr": psnr(errors), **summarise(metrics)}
 
 
 def reconstruct(vq: Any, images: Image, *, device: str) -> Image:
@@ -91,11 +103,16 @@ def _decibel(error: float) -> float:
     return 10 * math.log10(255.0**2 / error)
 
 
-def _render(prompt: Prompt, size: int) -> Image:
+def render_prompts(prompts: Sequence[Prompt], size: int) -> Image:
+    """uint8 [B, size, size, 3]: the scenes of scenes prompts."""
     from mulosd.scenes.render import render
     from mulosd.scenes.world import scene_from_json
 
-    return render(scene_from_json(prompt.metadata["scene"]), size)
+    return np.stack([render(scene_from_json(prompt.metadata["scene"]), size) for prompt in prompts])
+
+
+def _evaluators() -> list[Any]:
+    return [build_evaluator(name) for name in EVALUATORS]
 
 
 def _row(prompt: Prompt, image: Image) -> dict[str, Any]:
