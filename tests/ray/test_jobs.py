@@ -1,5 +1,7 @@
 """Sweeps as jobs on a real Ray head: the log, the exit code, stopping, and the same sweep a second time."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from mulosd.stage.publish import read_json
 from mulosd.stage.verify import verify_store
 from pipelines.cli import cli
 from pipelines.submit import Job, exit_code, follow, stop, submit
+from pipelines.upload import examine
 from tests.ray.job_head import ray_head
 
 pytestmark = pytest.mark.ray
@@ -92,6 +95,22 @@ def test_one_driver_at_a_time_and_stop(head: str, folder: Path) -> None:
     assert submission_id in every
     with pytest.raises(ConfigError, match="Did you mean"):
         stop(submission_id[:-1] + "9", head)
+
+
+@pytest.mark.slow
+def test_the_real_family_as_a_job(head: str, tmp_path: Path) -> None:
+    """What docs/cluster.md says, on the shipped weights: `mulosd submit`, then Ray's own command on the same store."""
+    assert examine(ROOT).total < 64 * 2**20  # weights included; Ray takes 512 MiB
+    sweep, out = str(ROOT / "sweeps" / "smoke.yaml"), str(tmp_path / "store")
+    done = CliRunner().invoke(cli, ["submit", sweep, "--out", out, "--limit", "1", "--address", head])
+    assert done.exit_code == 0, done.output
+    assert "4 images, 0 cached, decoded 4, 0 failed" in done.output
+    assert verify_store(Path(out)) == []
+    command = [str(Path(sys.executable).parent / "ray"), "job", "submit", "--address", head, "--working-dir", str(ROOT)]
+    command += ["--", "mulosd", "run", "sweeps/smoke.yaml", "--out", out, "--limit", "1", "--executor", "ray"]
+    again = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "4 images, 4 cached, decoded 0, 0 failed; scores: 12 cached, 0 computed" in again.stdout
 
 
 def test_codes_of_jobs_that_did_not_end_well() -> None:
