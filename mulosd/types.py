@@ -37,7 +37,8 @@ class DecodeStats:
 
     A forward counts for an image when the image has a real query in the call; with guidance the
     conditional and unconditional rows of one call are one forward. accepted = drafted - rejected.
-    rejected = |R_T|, resampled = |R_X|, expanded = |R_X \\ R_T|.
+    rejected = |R_T|, resampled = |R_X|, expanded = |R_X \\ R_T|; where rejected drafts are drafted again, R_T is every
+    discarded draft and drafted counts each attempt. forwards_draft are all of the drafter's, feedback included.
     """
 
     forwards_draft: int = 0
