@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, get_args, get_origin
 
 from mulosd.errors import ConfigError, unknown_name
 
-UPSAMPLERS = ("repeat", "nearest", "bicubic", "lanczos", "sr")
+UPSAMPLERS = ("repeat", "nearest", "bicubic", "lanczos", "sr", "latent-ce", "latent-pixel", "latent-gan")
 FILE_KNOBS = ("sr_model",)  # knobs that name a file; a cell key holds its content in place of its path
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from mulosd.errors import ConfigError
 from mulosd.methods import AR, DraftOnly, MuLoSD, SamplerKnobs, ZipAR
 from mulosd.models.families import Card
+from mulosd.models.latent_card import PREFIX, find_latent
 
 SAMPLER_KEYS = ("guidance", "temperature", "top_k", "top_p")
 
@@ -58,7 +59,8 @@ class Forecast:
 
 
 def check_fit(method: SamplerKnobs, card: Card) -> None:
-    """ConfigError where a target cannot run a method: no drafter, too many neighbours, too wide a radius."""
+    """ConfigError where a target cannot run a method: no drafter, too many neighbours, too wide a radius, or a learned
+    up-sampler that its family does not have."""
     if isinstance(method, DraftOnly) and card.draft_grid is None:
         raise ConfigError(f"{card.target_id} has no drafter, so method {method.name!r} cannot run; use ar or zipar.")
     if isinstance(method, MuLoSD) and method.pool_k > card.codebook_size:
@@ -71,6 +73,8 @@ def check_fit(method: SamplerKnobs, card: Card) -> None:
             f"mulosd.radius = {method.radius} exceeds the {card.grid} x {card.grid} grid of {card.target_id}; "
             f"choose from 0 to {card.grid}."
         )
+    if isinstance(method, DraftOnly) and method.upsampler.startswith(PREFIX):
+        find_latent(card, method.upsampler)
 
 
 def target_sampler(method: SamplerKnobs, preset: Mapping[str, float]) -> dict[str, Any]:

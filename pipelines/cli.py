@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from mulosd.errors import UserError
-from pipelines import cli_checkpoints, cli_compare, cli_explain
+from pipelines import cli_checkpoints, cli_compare, cli_explain, cli_train
 from pipelines.cli_jobs import register
 from pipelines.cli_stage import stage
 
@@ -300,6 +300,7 @@ def _load(sweep: str, overrides: Sequence[str]) -> Any:
 
 register(cli)
 cli_checkpoints.register(cli)
+cli_train.register(train)
 
 cli.add_command(cli_compare.compare)
 cli.add_command(cli_compare.table)

@@ -14,9 +14,10 @@ from mulosd.errors import ConfigError
 from mulosd.files import content_of, pin_file
 from mulosd.methods import FILE_KNOBS, SamplerKnobs, knobs_of
 from mulosd.models.families import Card
+from mulosd.models.latent_card import PREFIX, find_latent
 from mulosd.models.memory import memory_lines
 from mulosd.stage.manifest import SCHEMA_VERSION
-from mulosd.stage.publish import canonical_json
+from mulosd.stage.publish import canonical_json, sha256_hex
 from mulosd.types import Prompt
 from pipelines.budget import check_hours, describe_hours
 from pipelines.sweep import CHUNK_PROMPTS, Sweep
@@ -130,7 +131,7 @@ def build_plan(sweep: Sweep, *, limit: int | None = None) -> Plan:
     for target in sweep.targets:
         card = families.load_card(target)
         for method in methods:
-            config = cell_config(sweep, target, str(card.content_hash), method, prompts_hash)
+            config = cell_config(sweep, target, weights_hash(card, method), method, prompts_hash)
             cells.append(Cell(key_of(config), target, method, config, _grid(card.grid), int(card.image_px), chunks))
     sweep_key = key_of(
         {
@@ -142,6 +143,14 @@ def build_plan(sweep: Sweep, *, limit: int | None = None) -> Plan:
     plan = Plan(sweep, sweep_key, tuple(cells), tuple(prompts), limit)
     check_hours(plan)
     return plan
+
+
+def weights_hash(card: Any, method: SamplerKnobs) -> str:
+    """Content hash of what a cell loads: the card's, joined by a learned up-sampler's where the method uses one."""
+    upsampler = getattr(method, "upsampler", "")
+    if not upsampler.startswith(PREFIX):
+        return str(card.content_hash)
+    return sha256_hex(canonical_json([card.content_hash, find_latent(card, upsampler).content_hash]))
 
 
 def pin_files(method: SamplerKnobs) -> SamplerKnobs:

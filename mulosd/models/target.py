@@ -127,6 +127,7 @@ class Target:
                 draft_grid=grid,
                 ratio=self.card.grid // grid,
                 sr_model=method.sr_model,
+                card=self.card,
             )
         return self._upsamplers[key]
 

@@ -12,7 +12,10 @@ from typing import Any
 from torch import Tensor
 
 from mulosd.errors import unknown_name
+from mulosd.models.families import Card
+from mulosd.models.latent_card import find_latent
 from mulosd.models.vq import VQModel
+from mulosd.upsample.latent import load_latent
 from mulosd.upsample.pixel import PixelSpace, bicubic, lanczos, nearest
 from mulosd.upsample.sr import load_network
 from mulosd.upsample.token import Repeat
@@ -28,6 +31,15 @@ class Setting:
     draft_grid: int
     ratio: int
     sr_model: str | None = None
+    card: Card | None = None  # whose family's learned up-samplers are meant
+
+
+def _latent(name: str) -> Callable[[Setting], Upsampler]:
+    def build(setting: Setting) -> Upsampler:
+        assert setting.card is not None
+        return load_latent(find_latent(setting.card, name), setting.vq, setting.draft_grid)
+
+    return build
 
 
 # Name -> builder; `mulosd.methods.UPSAMPLERS` lists the names for those who must not load torch.
@@ -37,6 +49,7 @@ BUILDERS: dict[str, Callable[[Setting], Upsampler]] = {
     "bicubic": lambda s: PixelSpace(s.vq, s.draft_grid, s.ratio, bicubic(s.ratio)),
     "lanczos": lambda s: PixelSpace(s.vq, s.draft_grid, s.ratio, lanczos(s.ratio)),
     "sr": lambda s: PixelSpace(s.vq, s.draft_grid, s.ratio, load_network(s.sr_model, s.ratio)),
+    **{name: _latent(name) for name in ("latent-ce", "latent-pixel", "latent-gan")},
 }
 
 
