@@ -26,7 +26,7 @@ from pipelines.evaluate import (
     score_tasks,
 )
 from pipelines.executor import Executor, open_executor
-from pipelines.plan import Cell, Plan, build_plan
+from pipelines.plan import Cell, Plan, build_plan, check_networks
 from pipelines.progress_file import progress_file
 from pipelines.provenance import provenance
 from pipelines.scorers import scorer_spec
@@ -142,6 +142,7 @@ def run_sweep(
     start = time.monotonic()
     plan = build_plan(sweep, limit=limit)
     gpus = resources.over(num_gpus or {}, sweep.num_gpus, sweep.targets)
+    check_networks(plan)
     store = Store(out) if dry_run else Store.open(out)
     for cell in plan.cells:
         store.check_cell(cell)

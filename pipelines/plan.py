@@ -207,6 +207,25 @@ def cut_chunks(prompts: Sequence[Prompt], sweep: Sweep, *, limit: int | None = N
     return tuple(chunks)
 
 
+def check_networks(plan: Plan) -> None:
+    """`check_network` of every cell, before any worker loads weights."""
+    families = import_module(plan.sweep.families)
+    for cell in plan.cells:
+        draft_grid = families.load_card(cell.target).draft_grid
+        check_network(cell.method, cell.grid[0] // draft_grid if draft_grid else None)
+
+
+def check_network(method: SamplerKnobs, ratio: int | None) -> None:
+    """Refuse a super-resolution network that cannot serve; ratio None is a target without drafter, refused elsewhere.
+
+    Loads torch, for the up-sampler `sr` only.
+    """
+    if getattr(method, "upsampler", None) == "sr" and ratio is not None:
+        from mulosd.upsample.sr import load_network
+
+        load_network(knobs_of(method).get("sr_model"), ratio)
+
+
 def describe(plan: Plan, cached: Mapping[str, int] | None = None) -> str:
     """Text for `mulosd plan`: the sweep, its cells and sizes; `cached` is cell key -> staged images."""
     sweep = plan.sweep

@@ -14,6 +14,7 @@ from mulosd.methods import SamplerKnobs, build_method
 from mulosd.models.families import Card, load_card, load_target, target_ids
 from mulosd.schedule import check_fit
 from mulosd.types import Decoded
+from pipelines.plan import check_network
 from pipelines.sweep import DTYPES, parse_override
 
 
@@ -76,6 +77,7 @@ def resolve(
         raise unknown_name("dtype", dtype, DTYPES, "--dtype")
     card = load_card(target)
     check_fit(built, card)
+    check_network(built, card.ratio)
     return built, card
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mulosd.errors import ConfigError, EnvironmentProblem, unknown_name
+from mulosd.methods import FILE_KNOBS, knobs_of
 from pipelines.job_env import COMMIT, DIFF
 from pipelines.plan import key_of
 from pipelines.provenance import git_state
@@ -84,6 +85,13 @@ def sweep_job(
     file = loaded.prompts.get("path")
     if isinstance(file, str) and not Path(file).is_absolute():
         command += ["--set", f"prompts.path={Path(file).absolute()}"]
+    for method in loaded.methods:
+        for knob, name in knobs_of(method).items():
+            if knob in FILE_KNOBS and not Path(name).is_absolute():
+                raise ConfigError(
+                    f"{path}: {method.name}.{knob} = {name} is relative, and a job runs in another folder; give "
+                    f"{Path(name).absolute()}, or where the cluster has the file."
+                )
     if limit is not None:
         command += ["--limit", str(limit)]
     if workers is not None:

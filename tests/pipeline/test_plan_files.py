@@ -1,0 +1,76 @@
+"""A file that a knob names enters the cell's key by its content, wherever it lies."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mulosd.errors import ConfigError, DataError, UserError
+from mulosd.methods import DraftOnly, MuLoSD, build_method
+from pipelines.driver import run_sweep
+from pipelines.plan import Plan, build_plan, check_networks
+from pipelines.submit import sweep_job
+from tests.fakes import SWEEP, toy_sweep
+
+
+def plan_with(sr_model: str | None) -> Plan:
+    knobs: dict[str, Any] = {"upsampler": "sr", **({"sr_model": sr_model} if sr_model else {})}
+    return build_plan(toy_sweep(methods=[{"method": "mulosd", "set": knobs}]))
+
+
+def test_the_key_holds_the_content_and_the_method_the_pinned_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.pth").write_bytes(b"one")
+    (tmp_path / "b.pth").write_bytes(b"one")
+    monkeypatch.chdir(tmp_path)
+    cell = plan_with("a.pth").cells[0]
+    assert cell.method.sr_model.startswith(f"{tmp_path}/a.pth#sha256:")  # type: ignore[attr-defined]
+    assert str(tmp_path) not in str(cell.config)
+    assert build_method("mulosd", cell.config["knobs"])  # stored knobs can be read back
+    assert plan_with(str(tmp_path / "b.pth")).cells[0].key == cell.key
+    (tmp_path / "b.pth").write_bytes(b"two")
+    assert len({plan_with(name).cells[0].key for name in ("a.pth", "b.pth", None)}) == 3
+
+
+def test_old_keys_stay() -> None:
+    (cell,) = build_plan(toy_sweep(methods=[{"method": "draft-only"}])).cells
+    assert cell.config["knobs"] == {}
+    assert cell.method == DraftOnly()
+
+
+def test_a_missing_file_is_refused_by_the_plan(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"absent\.pth: there is no such file"):
+        plan_with(str(tmp_path / "absent.pth"))
+
+
+def test_a_file_without_its_upsampler_is_refused() -> None:
+    for cls in (DraftOnly, MuLoSD):
+        with pytest.raises(ConfigError, match="does nothing with upsampler 'bicubic'; set upsampler to 'sr'"):
+            cls(sr_model="net.pth")
+
+
+def test_a_run_checks_networks_before_it_starts(tmp_path: Path) -> None:
+    pytest.importorskip("spandrel", reason="the packages of the extra `sr` are not installed")
+    (tmp_path / "net.pth").write_bytes(b"no network")
+    plan = plan_with(str(tmp_path / "net.pth"))
+    with pytest.raises(UserError, match="nothing in it was run"):
+        check_networks(plan)
+    with pytest.raises(UserError, match="nothing in it was run"):
+        run_sweep(plan.sweep, out=tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+    check_networks(build_plan(toy_sweep()))
+
+
+def test_a_job_needs_an_absolute_path(tmp_path: Path) -> None:
+    import yaml
+
+    raw = {**SWEEP, "target": "tiny-mid", "prompts": {"name": "scenes"}, "evaluators": []}
+    for name, is_allowed in (("nets/net.pth", False), (str(tmp_path / "net.pth"), True)):
+        raw["methods"] = [{"method": "draft-only", "grid": {"upsampler": ["sr"], "sr_model": [name]}}]
+        (tmp_path / "toy.yaml").write_text(yaml.safe_dump(raw))
+        if is_allowed:
+            assert sweep_job(str(tmp_path / "toy.yaml"), out=tmp_path, working_dir=tmp_path).name == "toy"
+        else:
+            with pytest.raises(ConfigError, match=r"sr_model = nets/net\.pth is relative"):
+                sweep_job(str(tmp_path / "toy.yaml"), out=tmp_path, working_dir=tmp_path)
