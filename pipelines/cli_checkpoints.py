@@ -28,6 +28,25 @@ def convert(source: Path, family: str, part: str, out: Path | None, dry_run: boo
 
 
 @click.command()
+@click.argument("family")
+@click.option("--part", "parts", multiple=True, help="Only this part (default: all).")
+@click.option("--revision", "revisions", multiple=True, metavar="REPO=COMMIT", help="Commit of a repository.")
+@click.option("--out", type=PATH, help="Folder for the files (default: `sources` in the weights folder).")
+@click.option("--dry-run", is_flag=True, help="Ask the hub for commits and names; download nothing.")
+def fetch(family: str, parts: tuple[str, ...], revisions: tuple[str, ...], out: Path | None, dry_run: bool) -> None:
+    """Download the published files of FAMILY from the Hugging Face hub; the same command resumes."""
+    from mulosd.errors import ConfigError
+    from pipelines.fetch import fetch as fetch_files
+
+    wrong = next((text for text in revisions if not all(text.partition("="))), None)
+    if wrong is not None:
+        raise ConfigError(f"--revision {wrong!r} is no REPO=COMMIT; write for instance csuhan/TA-Tok=0123abcd.")
+    commits = {text.partition("=")[0]: text.partition("=")[2] for text in revisions}
+    for done in fetch_files(family, parts=parts, revisions=commits, out=out, is_dry=dry_run):
+        click.echo(f"{done.part}: {done.path} at commit {done.revision}\n  next: {done.command}")
+
+
+@click.command()
 @click.argument("target", required=False)
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--dtype", default="float32", show_default=True)
@@ -50,5 +69,5 @@ def doctor(target: str | None, device: str, dtype: str, out: Path) -> None:
 
 def register(cli: click.Group) -> None:
     """Add these commands to `cli`."""
-    for command in (convert, doctor):
+    for command in (convert, doctor, fetch):
         cli.add_command(command)

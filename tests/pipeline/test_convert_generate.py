@@ -19,7 +19,7 @@ from tests import fabricated
 PARTS = {"vq": "vq.pt", "model-8": "stage1.pt", "model-16": "stage2.pt"}
 
 
-def features(target: Target, prompts: Sequence[str]) -> Condition:
+def features(target: Target, prompts: Sequence[str], *_: object) -> Condition:
     """Left-padded caption features that depend on the prompt, where a text encoder would stand."""
     width, length = 16, 6
     values, masks = torch.zeros(len(prompts), length, width), torch.zeros(len(prompts), length, dtype=torch.bool)

@@ -14,8 +14,8 @@ from pipelines.cli import cli, main
 from pipelines.single import parse_knobs
 
 ROOT = Path(__file__).parents[3]
-COMMANDS = ["animate", "bench", "card", "compare", "convert", "demo", "doctor", "gallery", "generate", "measure"]
-COMMANDS += ["plan", "run", "stage", "submit", "sync", "table", "track", "train", "ui"]
+COMMANDS = ["animate", "bench", "card", "compare", "convert", "demo", "doctor", "fetch", "gallery", "generate"]
+COMMANDS += ["measure", "plan", "run", "stage", "submit", "sync", "table", "track", "train", "ui"]
 
 
 def run_main(*args: str) -> int:

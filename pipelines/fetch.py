@@ -1,0 +1,150 @@
+"""`mulosd fetch`: the published files of a family, for those who have a network.
+
+The hub's client downloads (interrupted files resume) at one commit per repository: the one that was asked for, else
+the one that was recorded before, else what `main` is now, which is then recorded. `sources.json` beside the files holds
+commits and hashes; a file that comes out otherwise than recorded is refused.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mulosd.errors import ConfigError, DataError, EnvironmentProblem, unknown_name
+from mulosd.models.checkpoints import file_sha256
+from mulosd.models.convert_folder import KEPT
+from mulosd.models.families import read_card as read_family_file
+from mulosd.models.families import released_families, weights_folder
+from mulosd.stage.publish import publish_bytes
+
+RECORD = "sources.json"
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """One part's file or folder at a commit, and the command that converts it."""
+
+    part: str
+    revision: str
+    path: Path
+    command: str
+
+
+def fetch(
+    family: str,
+    *,
+    parts: tuple[str, ...] = (),
+    revisions: Mapping[str, str] | None = None,
+    out: Path | None = None,
+    is_dry: bool = False,
+) -> Iterator[Fetched]:
+    """Fetch the files of `family` into `out` (default: `sources` in the weights folder), part by part.
+
+    parts: only these. revisions: repository -> commit. is_dry: ask the hub for commits and names alone. UserErrors for
+    unknown names, no network, an offline setting, a repository or commit that is not there, and a file that changed.
+    """
+    released = released_families()
+    if family not in released:
+        raise unknown_name("family", family, released)
+    known = read_family_file(released[family])["parts"]
+    for name in parts:
+        if name not in known:
+            raise unknown_name("part", name, known, "--part")
+    wanted = {name: known[name]["source"] for name in parts or known}
+    repos = {source["repo"] for source in wanted.values()}
+    for repo in revisions or {}:
+        if repo not in repos:
+            raise unknown_name("repository", repo, repos, "--revision")
+    folder = out or weights_folder() / "sources"
+    for name, source in wanted.items():
+        revision, path = _fetch_part(source, folder, (revisions or {}).get(source["repo"]), is_dry=is_dry)
+        yield Fetched(name, revision, path, f"mulosd convert {path} --family {family} --part {name}")
+
+
+def _fetch_part(source: Mapping[str, str], folder: Path, asked: str | None, *, is_dry: bool) -> tuple[str, Path]:
+    repo = source["repo"]
+    place = folder / repo.replace("/", "--")
+    record = _read_record(place)
+    recorded = record.get("revision")
+    if asked and recorded and asked != recorded:
+        raise ConfigError(
+            f"--revision {repo}={asked}: {place} holds commit {recorded}; use that one, or another --out folder."
+        )
+    revision, names = _listing(repo, asked or recorded or "main")
+    files = [source["file"]] if "file" in source else [name for name in names if _is_kept(name)]
+    absent = [name for name in files if name not in names]
+    if absent or not files:
+        raise DataError(f"{repo} at {revision} holds no {', '.join(absent) or 'safetensors'}; check the repository.")
+    hashes = dict(record.get("files", {}))
+    for name in () if is_dry else files:
+        found = _download(repo, name, revision, place)
+        if hashes.setdefault(name, found) != found:
+            raise DataError(
+                f"{place / name}: sha256 is {found[:12]}…, {RECORD} says {hashes[name][:12]}…; delete the file and "
+                "fetch it again."
+            )
+        text = json.dumps({"repo": repo, "revision": revision, "files": hashes}, indent=1, sort_keys=True)
+        publish_bytes(place / RECORD, (text + "\n").encode())
+    return revision, place / source["file"] if "file" in source else place
+
+
+def _listing(repo: str, revision: str) -> tuple[str, list[str]]:
+    """(commit, names of the files) of a repository at a revision."""
+    from huggingface_hub import HfApi
+
+    with _Explained(f"{repo} at {revision}"):
+        info = HfApi().model_info(repo, revision=revision)
+    return str(info.sha), [sibling.rfilename for sibling in info.siblings or []]
+
+
+def _download(repo: str, name: str, revision: str, place: Path) -> str:
+    """Download one file; its sha256."""
+    from huggingface_hub import hf_hub_download
+
+    with _Explained(f"{name} of {repo}"):
+        path = hf_hub_download(repo, name, revision=revision, local_dir=place)
+    return file_sha256(Path(path))
+
+
+def _is_kept(name: str) -> bool:
+    return "/" not in name and name.endswith(KEPT) and name != RECORD
+
+
+def _read_record(place: Path) -> dict[str, Any]:
+    path = place / RECORD
+    if not path.is_file():
+        return {}
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(record["revision"], str) or not isinstance(record["files"], dict):
+            raise TypeError("revision and files")
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: not a record of fetched files ({error}); delete it and fetch again.") from error
+    return record
+
+
+class _Explained:
+    """Errors of the hub's client as sentences that say what to do."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
+
+        if isinstance(error, OfflineModeIsEnabled):
+            raise EnvironmentProblem(f"{self.what}: HF_HUB_OFFLINE is set; unset it to fetch files.") from error
+        if isinstance(error, HfHubHTTPError) and getattr(error.response, "status_code", 0) in (401, 403, 404):
+            raise DataError(
+                f"{self.what}: the hub has none, or not for this user ({error.response.status_code}); check the name "
+                "and `hf auth login`."
+            ) from error
+        if isinstance(error, HTTPError | OSError):
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise EnvironmentProblem(
+                f"{self.what}: the hub could not be reached ({reason}); the same command resumes."
+            ) from error
