@@ -57,8 +57,8 @@ def mulosd(folder: Path, *args: str) -> Result:
     return CliRunner().invoke(cli, ["--weights", str(folder), *args], catch_exceptions=True)
 
 
-def generate(weights: Path, out: Path, method: str, *more: str) -> np.ndarray:
-    words = ["--target", "toygen-16", "--prompt", "a red cat", "--method", method, "--out", str(out), *more]
+def generate(weights: Path, out: Path, method: str, *more: str, target: str = "toygen-16") -> np.ndarray:
+    words = ["--target", target, "--prompt", "a red cat", "--method", method, "--out", str(out), *more]
     done = mulosd(weights, "generate", *words)
     assert done.exit_code == 0, done.output
     return np.asarray(Image.open(out))
@@ -84,6 +84,24 @@ def test_both_resolutions_see_the_same_prompt(weights: Path, monkeypatch: pytest
     assert (target.model.config.grid, target.drafter.config.grid) == (8, 4)
     expected = fabricated.state("model-8", 1)["output.weight"]
     assert torch.equal(target.drafter.output.weight, expected.double())
+
+
+def test_tars_layout_decodes_too(tmp_path: Path) -> None:
+    data = fabricated.tar_family()
+    for entry in data["targets"].values():
+        del entry["encoders"]  # features stand in for the LLM and TA-Tok
+    family = str(fabricated.write_family(tmp_path, data))
+    for seed, part in enumerate(["vq", "model-8", "model-16"]):
+        tensors = fabricated.state(part, seed, data=data)
+        args = fabricated.EasyDict({"model_type": "clip_cond", "max_seq_len": 16 if part == "model-8" else 64})
+        with fabricated.easydict():
+            content = tensors if part == "vq" else {"name": "lp", "args": args, "sd": tensors}
+            torch.save({"model": content}, tmp_path / f"{part}.pth")
+        done = mulosd(tmp_path, "convert", str(tmp_path / f"{part}.pth"), "--family", family, "--part", part)
+        assert done.exit_code == 0, done.output
+    ar = generate(tmp_path, tmp_path / "ar.png", "ar", target="toytar-16")
+    none = ["--set", "tau=2", "--set", "resample=serial"]
+    assert np.array_equal(generate(tmp_path, tmp_path / "none.png", "mulosd", *none, target="toytar-16"), ar)
 
 
 def test_doctor_decodes_a_token(weights: Path) -> None:
