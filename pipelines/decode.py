@@ -9,13 +9,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mulosd.errors import DataError, UserError
 from mulosd.methods import SamplerKnobs
 from mulosd.stage.manifest import FileEntry
 from mulosd.types import Decoded
 from pipelines.plan import Chunk, Sample
+
+if TYPE_CHECKING:
+    from pipelines.conditions import ConditionSource
 
 log = logging.getLogger(__name__)
 
@@ -24,9 +27,15 @@ class Target(Protocol):
     """What decoding needs of a loaded target."""
 
     def decode(
-        self, prompts: Sequence[str], seeds: Sequence[int], method: SamplerKnobs, *, frames: bool = False
+        self,
+        prompts: Sequence[str],
+        seeds: Sequence[int],
+        method: SamplerKnobs,
+        *,
+        frames: bool = False,
+        condition: Any = None,
     ) -> list[Decoded]:
-        """One image per prompt."""
+        """One image per prompt; condition: what an encoder made of the prompts before, where it has its own stage."""
         ...
 
 
@@ -44,7 +53,8 @@ class TargetSpec:
 class DecodeTask:
     """One chunk of one cell to decode into `path`. entry: the manifest's entry of a chunk file that is there.
 
-    is_halved: its worker ran out of memory before, so every batch is decoded in two halves.
+    is_halved: its worker ran out of memory before, so every batch is decoded in two halves. conditions: where those of
+    its prompts are staged; None: the target makes them itself.
     """
 
     cell_key: str
@@ -56,6 +66,7 @@ class DecodeTask:
     path: str
     entry: FileEntry | None = None
     is_halved: bool = False
+    conditions: "ConditionSource | None" = None
 
     @property
     def name(self) -> str:
@@ -180,7 +191,7 @@ def _decode_batch(
             log.exception("%s: sample %s failed", task.name, batch[0].sample_id)
     # Out here the error is gone, whose frames hold the tensors of the failed call.
     if is_memory:
-        _free_memory()
+        free_memory()
         if not may_halve or len(batch) == 1:
             return _failed_rows(batch, f"{reason} (with {len(batch)} images at once; lower batch_size)")
         return [row for part in _halves(batch) for row in _decode_batch(task, target, part, may_halve=False)]
@@ -193,10 +204,19 @@ def _decode_together(task: DecodeTask, target: Target, batch: Sequence[Sample]) 
     from mulosd.stage.write import sample_row
 
     prompts, seeds = [sample.prompt.text for sample in batch], [sample.seed for sample in batch]
-    images = target.decode(prompts, seeds, task.method)
+    images = target.decode(prompts, seeds, task.method, **condition_of(task.conditions, batch))
     if len(images) != len(batch):
         raise RuntimeError(f"the decoder returned {len(images)} images for {len(batch)} prompts")
     return [sample_row(_staged(s, decoded, None, len(batch))) for s, decoded in zip(batch, images, strict=True)]
+
+
+def condition_of(source: "ConditionSource | None", samples: Sequence[Sample]) -> dict[str, Any]:
+    """The `condition` argument of `Target.decode` for these samples; {} where the target encodes by itself."""
+    if source is None:
+        return {}
+    from mulosd.models.text.packing import unpack
+
+    return {"condition": unpack(source.rows(samples))}
 
 
 def _failed_rows(samples: Sequence[Sample], reason: str) -> list[Mapping[str, Any]]:
@@ -210,7 +230,7 @@ def _halves(batch: Sequence[Sample]) -> list[Sequence[Sample]]:
     return [part for part in (batch[:middle], batch[middle:]) if part]
 
 
-def _free_memory() -> None:
+def free_memory() -> None:
     """Give cached device memory back, where torch is in use."""
     import gc
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from mulosd.errors import UserError
 from mulosd.methods import knobs_of
 from mulosd.stage.manifest import FileEntry
 from pipelines import resources
+from pipelines.conditions import staged_tasks
 from pipelines.decode import ChunkReport, DecodeTask, TargetSpec, check_recorded
 from pipelines.evaluate import (
     ScoreJob,
@@ -40,7 +42,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands. stage "decode" counts images, "score" counts chunk states.
+    """Where a run stands. stage "encode" counts conditions, "decode" images, "score" chunk states.
 
     done includes cached; `running` is what is left of the stage.
     """
@@ -195,6 +197,7 @@ def _decode(run: _Run, get_executor: Callable[[], Executor]) -> None:
         tasks = [task for cell in plan.cells if cell.key in pending for task in _decode_tasks(run, cell)]
         todo = sum(task.chunk.wanted for task in tasks)
         run.cached = plan.n_samples - todo
+        tasks = staged_tasks(store, plan.sweep, tasks, get_executor, partial(_tell_encoding, run))
         run.progress(Progress("decode", run.cached, plan.n_samples, run.cached, 0))
         executor = get_executor() if tasks else None
         for cell in plan.cells:
@@ -202,6 +205,10 @@ def _decode(run: _Run, get_executor: Callable[[], Executor]) -> None:
                 store.open_cell(cell, {**run.record, **run.workforce})
         for outcome in executor.map(tasks) if executor else ():
             _record_chunk(run, outcome.task, outcome.report)
+
+
+def _tell_encoding(run: _Run, done: int, total: int, cached: int, target: str) -> None:
+    run.progress(Progress("encode", done, total, cached, 0, f"conditions of {target}"))
 
 
 def _record_chunk(run: _Run, task: DecodeTask, report: ChunkReport) -> None:

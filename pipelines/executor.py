@@ -16,11 +16,12 @@ from typing import Any, Protocol
 
 from mulosd.errors import ConfigError, unknown_name
 from pipelines import devices
+from pipelines.conditions import EncodeReport, EncodeTask, encode_chunk
 from pipelines.decode import ChunkReport, DecodeTask, TargetSpec, decode_chunk
 from pipelines.scoring import EvaluatorSpec, ScoreTask, StateReport, score_chunk
 
-Task = DecodeTask | ScoreTask
-Report = ChunkReport | StateReport
+Task = DecodeTask | EncodeTask | ScoreTask
+Report = ChunkReport | EncodeReport | StateReport
 
 EXECUTORS = ("inprocess", "ray")
 
@@ -50,7 +51,8 @@ class Executor(Protocol):
 
 
 class Worker:
-    """Runs tasks with loaded targets and evaluators kept between them. One target at a time, to bound memory."""
+    """Runs tasks with loaded targets and evaluators kept between them. One target, or the encoder of one, at a time, to
+    bound memory."""
 
     def __init__(self) -> None:
         self._target: tuple[TargetSpec, Any] | None = None
@@ -64,6 +66,8 @@ class Worker:
     def _run(self, task: Task) -> Report:
         if isinstance(task, DecodeTask):
             return decode_chunk(task, self.target(task.target))
+        if isinstance(task, EncodeTask):
+            return encode_chunk(task, self.target(task.target))
         return score_chunk(task, self.evaluator(task.evaluator))
 
     def describe(self) -> dict[str, Any]:
@@ -76,7 +80,7 @@ class Worker:
         }
 
     def target(self, spec: TargetSpec) -> Any:
-        """The loaded target."""
+        """The loaded target or encoder."""
         if self._target is None or self._target[0] != spec:
             self._target = None  # before the next one: two would not fit
             self._target = (spec, resolve(spec.loader)(spec.target_id, device=spec.device, dtype=spec.dtype))

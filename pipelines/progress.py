@@ -7,7 +7,7 @@ from typing import Any
 from pipelines.bench import BenchProgress
 from pipelines.driver import Progress, ProgressCallback
 
-UNITS = {"decode": "image", "score": "chunk"}
+UNITS = {"encode": "prompt", "decode": "image", "score": "chunk"}
 
 
 @contextmanager

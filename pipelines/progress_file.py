@@ -1,7 +1,7 @@
 """progress.json in a sweep's folder: where a run stands, for whoever watches it from outside its terminal.
 
     state      running · finished · stopped (by a failure or an interrupt; the same command continues)
-    stage      decode (counts images) or score (counts chunk states)
+    stage      encode (counts conditions), decode (counts images) or score (counts chunk states)
     done, total, cached, running, failed    as in `driver.Progress`
     eta_s      seconds until the stage ends at the rate of this run; null before anything was done
     elapsed_s, started_at, updated_at

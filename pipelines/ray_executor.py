@@ -1,4 +1,4 @@
-"""The Ray executor: actors that hold weights decode, plain tasks score, with a bounded window of both in flight.
+"""The Ray executor: actors that hold weights encode and decode, tasks score, with a bounded window of both in flight.
 
 Actor calls run at most once and publishing is idempotent, so what was on a lost worker is simply given to another one
 (workflow.md b.3). What went wrong decides what happens:
@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from mulosd.errors import EnvironmentProblem, UserError
+from pipelines.conditions import EncodeTask
 from pipelines.decode import DecodeTask, TargetSpec, fail_chunk, is_out_of_memory
 from pipelines.executor import Outcome, Task, Worker, run_in_worker
 from pipelines.ray_pool import IN_FLIGHT, Actor, Job, Waiting
@@ -62,8 +63,8 @@ class RayExecutor:
     def map(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
         """Outcomes in completion order. Scoring comes after decoding: then the actors' devices are free again."""
         jobs = [Job(task) for task in tasks]
-        decode = [job for job in jobs if isinstance(job.task, DecodeTask)]
-        score = [job for job in jobs if not isinstance(job.task, DecodeTask)]
+        decode = [job for job in jobs if isinstance(job.task, DecodeTask | EncodeTask)]
+        score = [job for job in jobs if not isinstance(job.task, DecodeTask | EncodeTask)]
         try:
             if decode:
                 yield from self._decode(Waiting(decode))
@@ -186,15 +187,16 @@ class RayExecutor:
         log.warning("a worker was lost (%s); %d task(s) go back to the queue", reason, len(jobs) - (spent is not None))
         if spent is None:
             return None
-        assert isinstance(spent.task, DecodeTask)
         text = f"the worker died {MAX_ATTEMPTS} times on {spent.task.name} ({reason})"
+        if not isinstance(spent.task, DecodeTask):
+            raise EnvironmentProblem(f"{text}; memory is the usual cause: lower batch_size.") from error
         return Outcome(spent.task, fail_chunk(spent.task, text))
 
     def _out_of_memory(self, actor: Actor, ref: Any, error: Exception, waiting: Waiting) -> Outcome | None:
         """The job again on a new actor with half the batch; its second time becomes failed rows."""
         job = actor.jobs.pop(ref)
         task = job.task
-        assert isinstance(task, DecodeTask)
+        assert isinstance(task, DecodeTask | EncodeTask)
         others = list(actor.jobs.values())
         self._end_actors([actor])
         waiting.put_back(others)
@@ -203,6 +205,8 @@ class RayExecutor:
             waiting.put_back([Job(replace(task, is_halved=True), attempts=1)])
             return None
         text = f"out of memory, also with half the batch of {task.batch_size} ({_first_line(error)})"
+        if isinstance(task, EncodeTask):
+            raise EnvironmentProblem(f"{task.name}: {text}; lower batch_size or use a larger device.") from error
         return Outcome(task, fail_chunk(task, text))
 
     def _check_start(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipelines.conditions import EncodeTask
 from pipelines.decode import DecodeTask, TargetSpec
 from pipelines.executor import Task
 
@@ -86,5 +87,5 @@ class Waiting:
         return queue.popleft()
 
     def _queue(self, job: Job) -> deque[Job]:
-        assert isinstance(job.task, DecodeTask)
+        assert isinstance(job.task, DecodeTask | EncodeTask)
         return self._queues.setdefault(job.task.target, deque())

@@ -2,6 +2,7 @@
 
     cells/<cell_key>/   cell.json (first), images/chunk-00000.parquet ..., manifest.json (last), scores/...
     sweeps/<sweep_key>/ sweep.json: its cells and what was scored; progress.json: where its run stands
+    conditions/<encoder identity>/ what encoders made of prompts (see `conditions`)
     bench/<run>/        bench.json, rows.parquet
     outbox/             what waits for the tracking server
 
@@ -22,6 +23,7 @@ from pipelines.lease import Lease, hold
 from pipelines.plan import Cell, Chunk
 
 LOCK = ".lock"
+CONDITIONS = "conditions"
 
 _KEY = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
 
@@ -66,6 +68,9 @@ class Store:
 
     def sweep_dir(self, sweep_key: str) -> Path:
         return self.root / "sweeps" / _checked(sweep_key)
+
+    def conditions_dir(self, identity: str) -> Path:
+        return self.root / CONDITIONS / _checked(identity)
 
     def bench_dir(self, run: str) -> Path:
         return self.root / "bench" / _checked(run)

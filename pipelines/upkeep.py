@@ -8,10 +8,10 @@ from mulosd.errors import ConfigError, DataError, EnvironmentProblem
 from mulosd.stage.manifest import MANIFEST, read_manifest
 from mulosd.stage.prune import STALE_S, Removable, leftovers, removable
 from mulosd.stage.publish import read_json
-from mulosd.stage.repair import QUARANTINE, Action, repair_cell
+from mulosd.stage.repair import QUARANTINE, Action, repair_cell, repair_conditions
 from pipelines.evaluate import METRICS
-from pipelines.lease import Locked
-from pipelines.store import Store
+from pipelines.lease import Locked, hold
+from pipelines.store import CONDITIONS, LOCK, Store
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,17 @@ class Skipped:
 
 
 def repair_store(store: Store, *, dry_run: bool = False) -> Iterator[Action | Skipped]:
-    """Repair every cell and record of the store; cells that another run works on are skipped."""
+    """Repair every cell, condition and record of the store; cells that another run works on are skipped."""
     for key in cell_keys(store):
         try:
             with store.lock_cell(key, wait=False):
                 yield from repair_cell(store.cell_dir(key), dry_run=dry_run)
+        except Locked as error:
+            yield Skipped(str(error))
+    for folder in condition_folders(store):
+        try:
+            with hold(folder / LOCK, wait=False):
+                yield from repair_conditions(folder, dry_run=dry_run)
         except Locked as error:
             yield Skipped(str(error))
     for path in damaged_records(store):
@@ -70,8 +76,9 @@ def prune_store(store: Store, *, unused: bool = False, dry_run: bool = False) ->
                 yield from _removed(found, dry_run)
         except Locked as error:
             yield Skipped(str(error))
-    others = [path for path in sorted(store.root.glob("*")) if path.is_dir() and path.name not in ("cells", QUARANTINE)]
-    found = [item for folder in others for item in leftovers(folder, stale_s=STALE_S)]
+    inside = ("cells", CONDITIONS, QUARANTINE)
+    others = [path for path in sorted(store.root.glob("*")) if path.is_dir() and path.name not in inside]
+    found = [item for folder in [*others, *condition_folders(store)] for item in leftovers(folder, stale_s=STALE_S)]
     if (store.root / QUARANTINE).is_dir():
         found.append(removable(store.root / QUARANTINE, "damaged records that repair moved away"))
     yield from _removed(found, dry_run)
@@ -99,6 +106,11 @@ def export_cells(store: Store, out: Path, cells: Sequence[str] = (), *, dry_run:
 def cell_keys(store: Store) -> list[str]:
     """Keys of the cells of a store."""
     return sorted(path.name for path in (store.root / "cells").glob("*") if path.is_dir())
+
+
+def condition_folders(store: Store) -> list[Path]:
+    """The folders of staged conditions, one per encoder."""
+    return sorted(path for path in (store.root / CONDITIONS).glob("*") if path.is_dir())
 
 
 def _named(store: Store) -> tuple[set[str], set[tuple[str, str]]]:

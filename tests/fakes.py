@@ -8,7 +8,7 @@ import hashlib
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,8 +22,10 @@ from mulosd.types import Decoded, DecodeStats, Prompt
 from pipelines.sweep import Sweep, parse_sweep
 
 GRID = (4, 4)
+STAGED = {"fake-t5": "t5", "fake-llm": "tar-llm"}  # targets with an encoder of their own -> its architecture
 FAIL_FILE = "MULOSD_TEST_FAIL_FILE"  # environment variable: a file with texts of prompts whose decoding raises
 LOAD_FILE = "MULOSD_TEST_LOAD_FILE"  # a file that gets a line "process target" for every target that is loaded
+ENCODE_FILE = "MULOSD_TEST_ENCODE_FILE"  # a file that gets a line for every prompt that is encoded
 SLEEP_S = "MULOSD_TEST_SLEEP_S"  # seconds that each decoder call takes
 DIE_FILE = "MULOSD_TEST_DIE_FILE"  # a file with texts of prompts whose decoding ends the process, once per line
 
@@ -36,6 +38,9 @@ class FakeCard:
     draft_grid: int = 2
     image_px: int = 8
     content_hash: str = "weights-1"
+    encoders: dict[str, Any] = field(default_factory=dict)
+    condition: dict[str, Any] = field(default_factory=dict)
+    prefix_len: int = 4
 
 
 class FakeModel:
@@ -65,8 +70,19 @@ class FakeTarget:
         self.model, self.drafter = FakeModel(4), FakeModel(2)
 
     def decode(
-        self, prompts: Sequence[str], seeds: Sequence[int], method: SamplerKnobs, *, frames: bool = False
+        self,
+        prompts: Sequence[str],
+        seeds: Sequence[int],
+        method: SamplerKnobs,
+        *,
+        frames: bool = False,
+        condition: Any = None,
     ) -> list[Decoded]:
+        if self.target_id in STAGED:
+            assert condition is not None, "a target with an encoder was given no condition"
+            prompts = [
+                bytes(row[mask].tolist()).hex() for row, mask in zip(condition.values, condition.mask, strict=True)
+            ]
         time.sleep(float(os.environ.get(SLEEP_S, "0")))
         for prompt in prompts:
             _die_if_told(prompt)
@@ -84,6 +100,34 @@ class FakeTarget:
         forwards = {"ar": num, "draft-only": 4}.get(method.name, 6)
         stats = DecodeStats(forwards_resample=forwards, tokens_fed=num, time_resample_s=forwards * 1e-6)
         return Decoded(tokens, image, np.full(GRID, 3, np.uint8), stats)
+
+
+class FakeEncoder:
+    """One to four ids that spell a hash of the prompt, and of the seed where the target's encoder samples."""
+
+    def __init__(self, target_id: str) -> None:
+        self.is_seeded = STAGED[target_id] == "tar-llm"
+
+    def encode(self, prompts: Sequence[str], seeds: Sequence[int]) -> Any:
+        import torch
+
+        from mulosd.models.conditioning import Condition
+        from mulosd.models.text import Encoded
+
+        for prompt in prompts:
+            if prompt in _lines(FAIL_FILE):
+                raise RuntimeError(f"cannot read {prompt!r}")
+            _die_if_told(prompt)
+        if path := os.environ.get(ENCODE_FILE):
+            with open(path, "a") as file:
+                file.writelines(f"{os.getpid()} {prompt}\n" for prompt in prompts)
+        values, mask = torch.zeros(len(prompts), 4, dtype=torch.int64), torch.zeros(len(prompts), 4, dtype=torch.bool)
+        for b, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
+            digest = hashlib.sha256(canonical_json([prompt, seed if self.is_seeded else None])).digest()
+            num = 1 + digest[0] % 4
+            values[b, 4 - num :] = torch.tensor(list(digest[:num]))
+            mask[b, 4 - num :] = True
+        return Encoded(Condition(values, mask), (0,) * len(prompts))
 
 
 class MeanEvaluator:
@@ -115,11 +159,16 @@ class MeanEvaluator:
 
 
 def target_ids() -> tuple[str, ...]:
-    return ("fake-a", "fake-b")
+    return ("fake-a", "fake-b", *STAGED)
 
 
 def load_card(target_id: str) -> FakeCard:
-    return FakeCard(target_id)
+    encoders = {"text": {"architecture": STAGED[target_id], "sha256": "encoder-1"}} if target_id in STAGED else {}
+    return FakeCard(target_id, encoders=encoders)
+
+
+def load_encoder(target_id: str, *, device: str = "cpu", dtype: str = "float32") -> FakeEncoder:
+    return FakeEncoder(target_id)
 
 
 def load_target(target_id: str, *, device: str = "cpu", dtype: str = "float32") -> FakeTarget:

@@ -21,6 +21,7 @@ from mulosd.errors import DataError, unknown_name
 
 if TYPE_CHECKING:
     from mulosd.models.target import Target
+    from mulosd.models.text import Encoder
 
 SHIPPED = ("tiny",)  # families whose weights are part of the package
 WEIGHTS = "MULOSD_WEIGHTS"  # environment variable: the folder of the converted families
@@ -63,6 +64,23 @@ class Card:
     def parts(self) -> tuple[str, ...]:
         """Names of the parts that the target is made of, tokenizer first."""
         return part_names(self.raw["targets"][self.target_id])
+
+    @property
+    def encoders(self) -> dict[str, dict[str, Any]]:
+        """Name -> what identifies it, of the parts that make conditions of prompts; {} for the words of tiny."""
+        return {
+            name: _identity(self.raw["parts"][name]) for name in self.raw["targets"][self.target_id].get("encoders", ())
+        }
+
+    @property
+    def condition(self) -> dict[str, Any]:
+        """Settings of the encoders where they are not the released ones, such as Tar's `scale`."""
+        return dict(self.raw["targets"][self.target_id].get("condition", {}))
+
+    @property
+    def prefix_len(self) -> int:
+        """Prefix rows that the model was trained with."""
+        return int(self.raw["parts"][self.raw["targets"][self.target_id]["model"]]["config"]["prefix_len"])
 
     @property
     def fetch_hint(self) -> str:
@@ -168,6 +186,13 @@ def load_target(target_id: str, *, device: str = "cpu", dtype: str = "float32", 
     return load(load_card(target_id, folder), device=device, dtype=dtype)
 
 
+def load_encoder(target_id: str, *, device: str = "cpu", dtype: str = "float32") -> "Encoder":
+    """The encoder of a target without the target; see `mulosd.models.text`."""
+    from mulosd.models.text import build_encoder
+
+    return build_encoder(load_card(target_id), device=device, dtype=dtype)
+
+
 def _card(target_id: str, data: dict[str, Any], folder: Path) -> Card:
     path = folder / "card.json"
     for key in ("model", "drafter", "image_px", *(("sampler", name) for name in SAMPLER)):
@@ -179,8 +204,9 @@ def _card(target_id: str, data: dict[str, Any], folder: Path) -> Card:
     model = _number(data, path, entry["model"], "grid")
     drafter = _number(data, path, entry["drafter"], "grid") if entry["drafter"] else None
     _check_fit(target_id, data, path)
-    identity = {name: {key: parts[name][key] for key in IDENTITY if key in parts[name]} for name in names}
-    text = json.dumps([identity, entry["sampler"]], sort_keys=True)
+    identity = {name: _identity(parts[name]) for name in names}
+    settings = [entry[key] for key in ("sampler", "condition") if key in entry]
+    text = json.dumps([identity, *settings], sort_keys=True)
     return Card(
         target_id=target_id,
         family=data["family"],
@@ -194,6 +220,10 @@ def _card(target_id: str, data: dict[str, Any], folder: Path) -> Card:
         raw=data,
         missing=tuple(name for name in names if "sha256" not in parts[name]),
     )
+
+
+def _identity(part: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: part[key] for key in IDENTITY if key in part}
 
 
 def _check_fit(target_id: str, data: dict[str, Any], path: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mulosd.errors import DataError
+from mulosd.stage.conditions import condition_entries, condition_problems
 from mulosd.stage.manifest import MANIFEST, read_manifest, write_manifest
 from mulosd.stage.publish import publish_json, read_json
 from mulosd.stage.read import read_bytes
@@ -34,6 +35,17 @@ def repair_cell(cell_dir: Path, *, dry_run: bool = False) -> list[Action]:
     """
     problems = {problem.path: problem for problem in verify_cell(cell_dir)}
     return [_repair(cell_dir, problem, dry_run) for problem in problems.values()]
+
+
+def repair_conditions(folder: Path, *, dry_run: bool = False) -> list[Action]:
+    """Repair the folder of one encoder's conditions; what is moved away is encoded anew. Hold the folder's lock."""
+    damaged = [path for path in condition_problems(folder) if path.exists()]
+    if not dry_run:
+        for path in damaged:
+            _move_away(folder, path)
+        if (folder / MANIFEST).exists():
+            write_manifest(folder, condition_entries(folder))
+    return [Action(path, f"moved to {QUARANTINE}/; the next run encodes its prompts anew") for path in damaged]
 
 
 def _repair(cell_dir: Path, problem: Problem, dry_run: bool) -> Action:

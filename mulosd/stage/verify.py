@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mulosd.errors import DataError
+from mulosd.stage.conditions import condition_problems
 from mulosd.stage.manifest import MANIFEST, FileEntry, read_manifest
 from mulosd.stage.publish import read_json, sha256_hex
 from mulosd.stage.read import image_array, proof_of, read_bytes, read_table, rows_of
@@ -53,13 +54,18 @@ def verify_cell(cell_dir: Path) -> list[Problem]:
 
 
 def verify_store(root: Path) -> list[Problem]:
-    """Problems of all cells below a store (or of one cell folder); DataError where neither is found."""
+    """Problems of all cells, conditions and records of a store (or of one cell folder); DataError where neither is."""
     if (root / "cell.json").exists() or (root / MANIFEST).exists():
         return verify_cell(root)
     cells = sorted(path for path in (root / "cells").glob("*") if path.is_dir())
     if not cells:
         raise DataError(f"{root} holds no cells to verify; give the --out folder of a run or one cell folder.")
-    return [*(problem for cell in cells for problem in verify_cell(cell)), *_record_problems(root)]
+    conditions = [found for folder in sorted(root.glob("conditions/*")) for found in condition_problems(folder).items()]
+    return [
+        *(problem for cell in cells for problem in verify_cell(cell)),
+        *(Problem(path, text) for path, text in conditions),
+        *_record_problems(root),
+    ]
 
 
 def check_entry(path: Path, entry: FileEntry) -> bytes:

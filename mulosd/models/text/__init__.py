@@ -1,0 +1,84 @@
+"""Encoders: prompt and seed -> `Condition`. The registry, and what of an encoder is known without loading it.
+
+A target whose card names `encoders` is conditioned by a network of its own (T5, Tar's LLM): encoding is a stage, and
+its results are kept (`mulosd.stage.conditions`). The words of tiny are a table look-up, done where they are needed.
+No torch here.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mulosd.errors import unknown_name
+
+if TYPE_CHECKING:
+    from mulosd.models.conditioning import Condition
+    from mulosd.models.families import Card
+
+VERSION = 1  # of what the encoders do; a change that changes conditions makes it larger
+# Architecture of a target's first encoder -> its class, called as cls(card, device=..., dtype=...).
+ENCODERS = {"t5": "mulosd.models.text.t5:T5", "tar-llm": "mulosd.models.text.tar_llm:TarLLM"}
+SEEDED = ("tar-llm",)  # architectures that sample
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What an encoder made of B prompts: the condition to keep, and per prompt how many of its ids are padding.
+
+    Padding of ids is no masking: Tar's reference fills what its LLM left out with id 0, which counts like any other id.
+    """
+
+    condition: "Condition"
+    padded_ids: tuple[int, ...]
+
+
+class Encoder(Protocol):
+    """A loaded encoder."""
+
+    def encode(self, prompts: Sequence[str], seeds: Sequence[int]) -> Encoded:
+        """The conditions of B prompts, as the stage keeps them."""
+        ...
+
+    def features(self, condition: "Condition") -> "Condition":
+        """A kept condition -> what the image model takes; a cheap, deterministic function."""
+        ...
+
+
+@dataclass(frozen=True)
+class EncoderFacts:
+    """What identifies conditions without loading the encoder.
+
+    identity: 16 hexadecimal digits of everything that changes them: weights, settings, device kind and dtype.
+    is_seeded: whether the seed of an image matters; otherwise all images of a prompt share a condition.
+    """
+
+    identity: str
+    is_seeded: bool
+
+
+def encoder_facts(card: Any, *, device: str, dtype: str) -> EncoderFacts | None:
+    """The facts of a card's encoder; None where the target encodes by itself, so that there is nothing to stage."""
+    encoders: Mapping[str, Any] = card.encoders
+    if not encoders:
+        return None
+    settings = [VERSION, encoders, card.condition, card.prefix_len, device.partition(":")[0], dtype]
+    text = json.dumps(settings, sort_keys=True)
+    first = next(iter(encoders.values()))["architecture"]
+    return EncoderFacts(hashlib.sha256(text.encode()).hexdigest()[:16], first in SEEDED)
+
+
+def build_encoder(card: "Card", *, device: str, dtype: str) -> Encoder:
+    """The encoder of a card. Its weights are read when it is first used."""
+    architecture = next((entry["architecture"] for entry in card.encoders.values()), "words")
+    if architecture == "words":
+        from mulosd.models.text.words import Words
+
+        return Words(device)
+    if architecture not in ENCODERS:
+        raise unknown_name("text encoder", architecture, ENCODERS, card.target_id)
+    module, _, name = ENCODERS[architecture].partition(":")
+    encoder: Encoder = getattr(import_module(module), name)(card, device=device, dtype=dtype)
+    return encoder

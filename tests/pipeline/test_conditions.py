@@ -1,0 +1,169 @@
+"""The condition stage: each prompt is encoded once, whatever decodes it and however often a run is stopped."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mulosd.errors import DataError
+from mulosd.stage.conditions import condition_entries, read_conditions
+from mulosd.stage.read import iter_cell
+from mulosd.stage.verify import verify_store
+from pipelines import driver
+from pipelines.conditions import EncodeTask, encode_chunk
+from pipelines.decode import TargetSpec
+from pipelines.driver import RunFailed, run_sweep
+from pipelines.plan import build_plan
+from pipelines.store import Store
+from pipelines.upkeep import repair_store
+from tests import fakes
+from tests.fakes import toy_sweep
+
+PROMPTS = {f"prompt {i}" for i in range(10)}
+
+
+@pytest.fixture
+def encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Counter[str]]:
+    """How often each prompt was encoded so far."""
+    path = tmp_path / "encoded.txt"
+    monkeypatch.setenv(fakes.ENCODE_FILE, str(path))
+    return lambda: (
+        Counter(line.split(" ", 1)[1] for line in path.read_text().splitlines()) if path.exists() else Counter()
+    )
+
+
+def folder_of(store: Path) -> Path:
+    (folder,) = (store / "conditions").iterdir()
+    return folder
+
+
+def staged(store: Path) -> list[dict[str, object]]:
+    folder = folder_of(store)
+    return [row for name, entry in condition_entries(folder).items() for row in read_conditions(folder / name, entry)]
+
+
+def tokens(store: Path) -> dict[str, list[list[int]]]:
+    return {
+        cell.name: [row["token_ids"] for rows in iter_cell(cell) for row in rows]
+        for cell in sorted((store / "cells").iterdir())
+    }
+
+
+def test_two_cells_encode_once(tmp_path: Path, encoded: Callable[[], Counter[str]]) -> None:
+    out = tmp_path / "store"
+    report = run_sweep(toy_sweep(target="fake-t5"), out=out)
+    assert (report.decoded, report.failed) == (30, 0)
+    assert encoded() == Counter(PROMPTS)
+    assert [row["batch_prompts"] for row in staged(out)] == [3] * 9 + [1]
+    other = toy_sweep(target="fake-t5", name="other", methods=[{"method": "draft-only"}], images_per_prompt=2)
+    assert run_sweep(other, out=out).decoded == 20
+    assert encoded() == Counter(PROMPTS)
+    assert verify_store(out) == []
+
+
+def test_a_target_without_an_encoder_has_no_stage(tmp_path: Path, encoded: Callable[[], Counter[str]]) -> None:
+    run_sweep(toy_sweep(), out=tmp_path / "store")
+    assert not (tmp_path / "store" / "conditions").exists()
+    assert encoded() == Counter()
+
+
+def test_an_encoder_that_samples_runs_per_image(tmp_path: Path, encoded: Callable[[], Counter[str]]) -> None:
+    out = tmp_path / "store"
+    run_sweep(toy_sweep(target="fake-llm", images_per_prompt=2), out=out)
+    assert encoded() == Counter(dict.fromkeys(PROMPTS, 2))
+    assert len({row["seed"] for row in staged(out)}) == 20
+    assert len({bytes(row["values"]) + bytes(row["shape"]) for row in staged(out)}) > 10  # type: ignore[call-overload]
+
+
+def test_growing_limits_encode_what_is_new(tmp_path: Path, encoded: Callable[[], Counter[str]]) -> None:
+    for limit in (2, 7, None):
+        run_sweep(toy_sweep(target="fake-t5"), out=tmp_path / "grown", limit=limit)
+    assert encoded() == Counter(PROMPTS)
+    run_sweep(toy_sweep(target="fake-t5"), out=tmp_path / "whole")
+    assert tokens(tmp_path / "grown") == tokens(tmp_path / "whole")
+
+
+def test_stopped_between_encoding_and_decoding(
+    tmp_path: Path, encoded: Callable[[], Counter[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "store"
+    with monkeypatch.context() as patch:
+        patch.setattr(fakes, "load_target", None)
+        with pytest.raises(TypeError):
+            run_sweep(toy_sweep(target="fake-t5"), out=out)
+    assert encoded() == Counter(PROMPTS)
+    assert run_sweep(toy_sweep(target="fake-t5"), out=out).decoded == 30
+    assert encoded() == Counter(PROMPTS)
+
+
+def test_stopped_between_publishing_and_recording(
+    tmp_path: Path, encoded: Callable[[], Counter[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "store"
+    with monkeypatch.context() as patch:
+        patch.setattr("pipelines.conditions.write_manifest", None)
+        with pytest.raises(TypeError):
+            run_sweep(toy_sweep(target="fake-t5"), out=out)
+    assert [path.name for path in folder_of(out).glob("*.parquet")] == ["chunk-00000.parquet"]
+    assert run_sweep(toy_sweep(target="fake-t5"), out=out).decoded == 30
+    assert encoded() == Counter(dict.fromkeys(PROMPTS, 2))  # an unrecorded chunk is made anew
+    assert verify_store(out) == []
+
+
+def test_a_damaged_chunk_is_refused_and_repaired(tmp_path: Path, encoded: Callable[[], Counter[str]]) -> None:
+    out = tmp_path / "store"
+    run_sweep(toy_sweep(target="fake-t5"), out=out)
+    before = tokens(out)
+    path = folder_of(out) / "chunk-00000.parquet"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert [problem.path for problem in verify_store(out)] == [path]
+    assert [action.path for action in repair_store(Store(out), dry_run=True)] == [path]
+    other = toy_sweep(target="fake-t5", methods=[{"method": "draft-only"}])
+    with pytest.raises(DataError, match=r"does not match its manifest.*delete the file and run the sweep again"):
+        run_sweep(other, out=out)
+    assert path.exists()
+    assert path in [action.path for action in repair_store(Store(out))]
+    assert not path.exists()
+    assert run_sweep(other, out=out).decoded == 10
+    assert encoded() == Counter(dict.fromkeys(PROMPTS, 2))
+    assert before.items() <= tokens(out).items()
+    assert verify_store(out) == []
+
+
+def test_a_prompt_that_cannot_be_encoded_is_a_failed_row(
+    tmp_path: Path, encoded: Callable[[], Counter[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, fail = tmp_path / "store", tmp_path / "fail.txt"
+    fail.write_text("prompt 4")
+    monkeypatch.setenv(fakes.FAIL_FILE, str(fail))
+    with pytest.raises(RunFailed, match=r"toy/004/0.*has no condition: RuntimeError: cannot read 'prompt 4'"):
+        run_sweep(toy_sweep(target="fake-t5"), out=out)
+    assert encoded() == Counter(PROMPTS - {"prompt 4"})
+    fail.write_text("")
+    assert run_sweep(toy_sweep(target="fake-t5"), out=out).failed == 0
+    assert encoded() == Counter(PROMPTS)
+    assert verify_store(out) == []
+
+
+def test_a_task_that_lost_its_worker_to_memory_encodes_half_batches(tmp_path: Path) -> None:
+    spec = TargetSpec("tests.fakes:load_encoder", "fake-t5", "cpu", "float32")
+    items = tuple((str(i), f"prompt {i}", None) for i in range(4))
+    path = tmp_path / "chunk-00000.parquet"
+    entry = encode_chunk(EncodeTask(spec, items, 4, str(path), is_halved=True), fakes.FakeEncoder("fake-t5")).entry
+    assert [row["batch_prompts"] for row in read_conditions(path, entry)] == [2] * 4
+
+
+def test_nothing_is_loaded_when_all_images_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_sweep(toy_sweep(target="fake-t5"), out=tmp_path)
+    monkeypatch.setattr(fakes, "load_encoder", None)
+    monkeypatch.setattr(driver, "open_executor", None)
+    assert run_sweep(toy_sweep(target="fake-t5"), out=tmp_path).cached == 30
+
+
+def test_keys_of_cells_do_not_depend_on_the_stage(tmp_path: Path) -> None:
+    """The encoder's weights are part of the card's content hash; the stage itself adds nothing to a key."""
+    cells = build_plan(toy_sweep(target="fake-t5")).cells
+    assert all("condition" not in key for cell in cells for key in cell.config)
