@@ -23,8 +23,10 @@ from mulosd.errors import ConfigError
 from mulosd.methods import SamplerKnobs
 from mulosd.stage.publish import publish_json
 from mulosd.types import DecodeStats
+from pipelines.conditions import ConditionSource, stage_conditions
+from pipelines.decode import condition_of
 from pipelines.devices import timing
-from pipelines.executor import resolve
+from pipelines.executor import open_executor, resolve
 from pipelines.forward_time import describe as describe_forward_times
 from pipelines.forward_time import forward_times
 from pipelines.plan import Cell, Plan, Sample, build_plan, key_of
@@ -82,8 +84,11 @@ def run_bench(
     torch.set_num_threads(threads or before)
     try:
         record = provenance()
+        with open_executor("inprocess") as executor:  # encoders are gone before timing begins
+            wanted = {target: [*timed, *warm] for target in sweep.targets}
+            sources = stage_conditions(store, sweep, wanted, lambda: executor)
         with timing():  # sweeps on this host wait meanwhile
-            rows, forwards = _measure(plan, timed, warm, progress or (lambda *_: None))
+            rows, forwards = _measure(plan, timed, warm, sources, progress or (lambda *_: None))
     finally:
         torch.set_num_threads(before)
     return _publish(store, plan, settings, record, rows, forwards)
@@ -138,7 +143,11 @@ def latency_of(stats: DecodeStats) -> float:
 
 
 def _measure(
-    plan: Plan, timed: Sequence[Sample], warm: Sequence[Sample], progress: BenchProgress
+    plan: Plan,
+    timed: Sequence[Sample],
+    warm: Sequence[Sample],
+    sources: Mapping[str, ConditionSource],
+    progress: BenchProgress,
 ) -> tuple[list[dict[str, Any]], dict[str, dict[str, dict[str, float]]]]:
     """Rows per prompt and cell, and t(m) per target."""
     sweep = plan.sweep
@@ -151,12 +160,12 @@ def _measure(
         target = resolve(f"{sweep.families}:load_target")(target_id, device=sweep.device, dtype=sweep.dtype)
         for sample in warm:
             for cell in cells:
-                _timed_call(target, sample, cell.method, sweep.device)
+                _timed_call(target, sample, cell.method, sweep.device, sources.get(target_id))
         for number, sample in enumerate(timed):
             # The order turns by one with each prompt, so that no method always runs on the warmer machine.
             turn = number % len(cells)
             for position, cell in enumerate([*cells[turn:], *cells[:turn]]):
-                measured = _timed_call(target, sample, cell.method, sweep.device)
+                measured = _timed_call(target, sample, cell.method, sweep.device, sources.get(target_id))
                 where = {"cell_key": cell.key, "sample_id": sample.sample_id, "position": position}
                 rows.append({**where, **measured, "load_1min": os.getloadavg()[0]})
                 progress(len(rows), total, cell.label)
@@ -164,11 +173,18 @@ def _measure(
     return rows, forwards
 
 
-def _timed_call(target: Any, sample: Sample, method: SamplerKnobs, device: str) -> dict[str, Any]:
-    """One image: wall clock around the call, phases inside it."""
+def _timed_call(
+    target: Any, sample: Sample, method: SamplerKnobs, device: str, source: ConditionSource | None
+) -> dict[str, Any]:
+    """One image: wall clock around the call, phases inside it.
+
+    A staged condition is handed over; encode_s is what its encoder call took when it ran, for encode_prompts together.
+    """
+    staged = source.rows([sample])[0] if source else {}
+    given = condition_of(source, [sample])
     _synchronise(device)
     start = time.perf_counter()
-    (decoded,) = target.decode([sample.prompt.text], [sample.seed], method)
+    (decoded,) = target.decode([sample.prompt.text], [sample.seed], method, **given)
     _synchronise(device)
     wall_s = time.perf_counter() - start
     stats = decoded.stats
@@ -184,6 +200,8 @@ def _timed_call(target: Any, sample: Sample, method: SamplerKnobs, device: str) 
         "wall_s": wall_s,
         "forwards": stats.forwards,
         "tokens_fed": stats.tokens_fed,
+        "encode_s": staged.get("encode_s"),
+        "encode_prompts": staged.get("batch_prompts"),
         **phases,
     }
 

@@ -1,16 +1,18 @@
 """The condition stage: each prompt is encoded once, whatever decodes it and however often a run is stopped."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from mulosd.errors import DataError
 from mulosd.stage.conditions import condition_entries, read_conditions
-from mulosd.stage.read import iter_cell
+from mulosd.stage.read import iter_cell, read_table
 from mulosd.stage.verify import verify_store
 from pipelines import driver
+from pipelines.bench import run_bench
 from pipelines.conditions import EncodeTask, encode_chunk
 from pipelines.decode import TargetSpec
 from pipelines.driver import RunFailed, run_sweep
@@ -161,6 +163,30 @@ def test_nothing_is_loaded_when_all_images_are_there(tmp_path: Path, monkeypatch
     monkeypatch.setattr(fakes, "load_encoder", None)
     monkeypatch.setattr(driver, "open_executor", None)
     assert run_sweep(toy_sweep(target="fake-t5"), out=tmp_path).cached == 30
+
+
+def test_a_bench_encodes_before_it_times(
+    tmp_path: Path, encoded: Callable[[], Counter[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    @contextmanager
+    def timing() -> Iterator[None]:
+        seen.append(encoded().total())
+        yield
+
+    monkeypatch.setattr("pipelines.bench.timing", timing)
+    sweep = toy_sweep(
+        target="fake-t5", methods=[{"method": "ar"}, {"method": "mulosd"}], bench={"prompts": 3, "warmup": 1}
+    )
+    report = run_bench(sweep, out=tmp_path / "store")
+    assert seen == [4]
+    assert encoded() == Counter({f"prompt {i}": 1 for i in range(4)})
+    rows = read_table(report.folder / "rows.parquet")
+    assert len(rows) == 6
+    assert all(row["encode_s"] > 0 and row["encode_prompts"] == 3 for row in rows)
+    run_sweep(sweep, out=tmp_path / "store")
+    assert encoded() == Counter(PROMPTS)
 
 
 def test_keys_of_cells_do_not_depend_on_the_stage(tmp_path: Path) -> None:
