@@ -13,14 +13,18 @@ from safetensors.torch import save
 from torch import Tensor
 
 from mulosd.errors import ConfigError, DataError
-from mulosd.models.families import Card, load_card
+from mulosd.methods import AR, DraftOnly, MuLoSD
+from mulosd.models.families import Card, family_folder, load_card, load_target
 from mulosd.models.latent_card import find_latent, read_latent
+from mulosd.schedule import check_fit
 from mulosd.stage.publish import sha256_hex
 from mulosd.upsample.latent import Latent, LatentConfig, LatentNet, RowCausalConv, load_latent
+from pipelines.plan import weights_hash
 from tests.unit.decoding import toys
 
 GRID = 4
 LOW = torch.randint(toys.CODES, (3, GRID, GRID), generator=torch.Generator().manual_seed(0))
+ARMS = [(loss, ratio) for loss in ("ce", "pixel", "gan") for ratio in (2, 4)]
 
 
 def random_net(ratio: int) -> LatentNet:
@@ -190,3 +194,44 @@ def test_the_content_hash_covers_shape_and_weights_alone(arm: Path) -> None:
     assert read_latent(arm).content_hash == before
     rewrite(arm, sha256="0" * 64)
     assert read_latent(arm).content_hash != before
+
+
+def test_a_cell_key_holds_the_content_of_the_network(arm: Path) -> None:
+    card = family_card(arm)
+    latent, bicubic = DraftOnly(upsampler="latent-ce"), DraftOnly()
+    assert weights_hash(card, bicubic) == weights_hash(card, AR()) == card.content_hash
+    before = weights_hash(card, latent)
+    assert before != card.content_hash
+    rewrite(arm, quality={"n": 1})
+    assert weights_hash(card, latent) == before
+    rewrite(arm, sha256="0" * 64)
+    assert weights_hash(card, latent) != before
+
+
+def test_a_target_without_the_network_refuses_before_weights_load(arm: Path) -> None:
+    check_fit(DraftOnly(upsampler="latent-ce"), family_card(arm))
+    with pytest.raises(ConfigError, match="no up-sampler latent-pixel-2x"):
+        check_fit(MuLoSD(upsampler="latent-pixel"), family_card(arm))
+    with pytest.raises(ConfigError, match="no up-sampler latent-pixel-2x"):
+        weights_hash(family_card(arm), MuLoSD(upsampler="latent-pixel"))
+
+
+@pytest.mark.parametrize(("loss", "ratio"), ARMS)
+def test_every_shipped_arm_loads_and_states_its_quality(loss: str, ratio: int) -> None:
+    card = load_card({2: "tiny-mid", 4: "tiny-high"}[ratio])
+    latent = find_latent(card, f"latent-{loss}")
+    loaded = load_latent(latent, load_target("tiny-low").vq, 8)
+    high = loaded(torch.arange(64).view(1, 8, 8), 0)
+    assert high.shape == (1, 8 * ratio, 8 * ratio)
+    assert sum(weight.numel() for weight in loaded.net.parameters()) <= 600_000
+    assert latent.raw["recipe"]["loss"] == loss
+    assert latent.raw["trained"]["step"] > 0
+    for name in ("upsampler", "bicubic", "true_codes"):
+        assert {"token_agreement", "psnr", "geneval/overall", "detail/accuracy"} <= latent.raw["quality"][name].keys()
+        assert latent.raw["quality"][name]["geneval/overall"]["n"] > 0
+
+
+def test_the_shipped_arms_are_small() -> None:
+    files = list((family_folder("tiny") / "upsamplers").iterdir())
+    assert len(files) == 2 * len(ARMS)
+    assert sum(file.stat().st_size for file in files) <= 6 * 2**20
