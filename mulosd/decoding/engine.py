@@ -43,10 +43,10 @@ class ImageModel(Protocol):
         positions: Tensor,
         slots: Tensor,
         cache: KVCache,
-        mask: Tensor | None,
+        mask: Tensor | int,
         prefix: Tensor | None = None,
     ) -> Tensor:
-        """The position-addressed forward."""
+        """The position-addressed forward; mask: bool [R, Q, S'], or S' when every query sees the first S' slots."""
         ...
 
 
@@ -174,7 +174,7 @@ class Engine:
         where = torch.full_like(tokens, position)
         self._count(kind, [1] * self.batch, carries_prefix=False)
         self.committed[:, position] = True
-        return self._call(tokens, where, where, None)[:, -1]
+        return self._call(tokens, where, where, position + 1)[:, -1]
 
     def draw_lockstep(self, logits: Tensor, position: int) -> None:
         """Decide cell `position` of every image from logits [B, V]."""
@@ -189,11 +189,11 @@ class Engine:
                 setattr(stats, name, getattr(stats, name) + 1)
                 stats.tokens_fed += num
 
-    def _call(self, tokens: Tensor, positions: Tensor, slots: Tensor, mask: Tensor | None) -> Tensor:
+    def _call(self, tokens: Tensor, positions: Tensor, slots: Tensor, mask: Tensor | int) -> Tensor:
         prefix, self._prefix = self._prefix, None
         if self.is_guided:
             tokens, positions, slots = (torch.cat([t, t]) for t in (tokens, positions, slots))
-            mask = None if mask is None else torch.cat([mask, mask])
+            mask = mask if isinstance(mask, int) else torch.cat([mask, mask])
         logits = self.model(tokens, positions, slots, self.cache, mask, prefix)
         if self.is_guided:
             cond, uncond = logits.chunk(2)

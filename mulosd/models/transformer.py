@@ -304,15 +304,14 @@ class Transformer(nn.Module):
         positions: Tensor,
         slots: Tensor,
         cache: KVCache,
-        mask: Tensor | int | None,
+        mask: Tensor | int,
         prefix: Tensor | None = None,
     ) -> Tensor:
         """One position-addressed forward (architecture 4).
 
         tokens, positions, slots: [R, Q]; mask: bool [R, Q, S'] over the first S' slots, or a number S': every query
-        sees the first S' slots (None: up to the highest fed slot, which a GPU has to be asked for); prefix: [R, T, d]
-        rows of a first call, fed in the same pass. Returns logits [R, Q, V] of `config.logits_dtype`; with a prefix
-        [R, 1 + Q, V], the first being position -1 (the last prefix row).
+        sees the first S' slots; prefix: [R, T, d] rows of a first call, fed in the same pass. Returns logits [R, Q, V]
+        of `config.logits_dtype`; with a prefix [R, 1 + Q, V], the first being position -1 (the last prefix row).
         """
         x = self.features(tokens, positions, slots, cache, mask, prefix)
         x = x[:, prefix.shape[1] - 1 :] if prefix is not None else x
@@ -326,12 +325,11 @@ class Transformer(nn.Module):
         positions: Tensor,
         slots: Tensor,
         cache: KVCache,
-        mask: Tensor | int | None,
+        mask: Tensor | int,
         prefix: Tensor | None = None,
     ) -> Tensor:
         """What `forward` computes before the final norm: [R, Q, d], with a prefix [R, T + Q, d]."""
         T, keys = cache.prefix_mask.shape[1], cache.prefix_keys
-        mask = int(slots.max()) + 1 if mask is None else mask
         span = keys + (mask if isinstance(mask, int) else mask.shape[-1])
         x, store, where = self.embed(tokens, positions, T), slots + keys, positions + self.config.prefix_len
         if prefix is not None:

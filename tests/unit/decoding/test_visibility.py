@@ -128,10 +128,10 @@ class Watched:
     def __call__(
         self, tokens: Tensor, positions: Tensor, slots: Tensor, cache: Any, mask: Any, prefix: Any = None
     ) -> Tensor:
-        if mask is not None:
-            full = torch.zeros(*slots.shape, cache.slots, dtype=torch.bool)
-            full[..., : mask.shape[-1]] = mask
-            self.calls.append((tokens, positions, slots, full))
+        full = torch.zeros(*slots.shape, cache.slots, dtype=torch.bool)
+        seen = torch.ones(mask, dtype=torch.bool) if isinstance(mask, int) else mask
+        full[..., : seen.shape[-1]] = seen
+        self.calls.append((tokens, positions, slots, full))
         return self._model(tokens, positions, slots, cache, mask, prefix)  # type: ignore[no-any-return]
 
 
