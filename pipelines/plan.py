@@ -16,6 +16,7 @@ from mulosd.methods import FILE_KNOBS, SamplerKnobs, knobs_of
 from mulosd.models.families import Card
 from mulosd.models.latent_card import PREFIX, find_latent
 from mulosd.models.memory import memory_lines
+from mulosd.schedule import check_fit
 from mulosd.stage.manifest import SCHEMA_VERSION
 from mulosd.stage.publish import canonical_json, sha256_hex
 from mulosd.types import Prompt
@@ -131,8 +132,9 @@ def build_plan(sweep: Sweep, *, limit: int | None = None) -> Plan:
     for target in sweep.targets:
         card = families.load_card(target)
         for method in methods:
+            check_fit(method, card)
             config = cell_config(sweep, target, weights_hash(card, method), method, prompts_hash)
-            cells.append(Cell(key_of(config), target, method, config, _grid(card.grid), int(card.image_px), chunks))
+            cells.append(Cell(key_of(config), target, method, config, (card.grid, card.grid), int(card.image_px), chunks))
     sweep_key = key_of(
         {
             "name": sweep.name,
@@ -276,13 +278,6 @@ def _check_prompts(prompts: Sequence[Prompt]) -> None:
                 f"prompt id {prompt.prompt_id!r} of {prompt.benchmark} occurs twice; make the ids unique."
             )
         seen.add(name)
-
-
-def _grid(grid: Any) -> tuple[int, int]:
-    if isinstance(grid, int):
-        return (grid, grid)
-    height, width = grid
-    return (int(height), int(width))
 
 
 def _pairs(spec: Mapping[str, Any]) -> str:

@@ -34,7 +34,8 @@ DIE_FILE = "MULOSD_TEST_DIE_FILE"  # a file with texts of prompts whose decoding
 class FakeCard:
     target_id: str
     family: str = "fake"
-    grid: tuple[int, int] = GRID
+    grid: int = GRID[0]
+    codebook_size: int = 64
     draft_grid: int = 2
     image_px: int = 8
     content_hash: str = "weights-1"

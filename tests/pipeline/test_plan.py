@@ -150,6 +150,12 @@ def test_prompt_ids_are_unique(monkeypatch: pytest.MonkeyPatch) -> None:
         build_plan(toy_sweep())
 
 
+@pytest.mark.parametrize(("knob", "words"), [("radius", "exceeds the 4 x 4 grid"), ("pool_k", "exceeds the 64 codes")])
+def test_knobs_that_no_target_can_serve_are_refused_before_weights_load(knob: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        build_plan(toy_sweep(methods=[{"method": "mulosd", "set": {knob: 65}}]))
+
+
 def test_grids_of_one_number_are_square(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fakes, "load_card", lambda target: replace(fakes.FakeCard(target), grid=7))
     assert build_plan(toy_sweep()).cells[0].grid == (7, 7)
