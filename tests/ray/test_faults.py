@@ -25,6 +25,7 @@ pytestmark = pytest.mark.ray
 
 ROOT = Path(__file__).parents[2]
 SLOW = {fakes.SLEEP_S: "0.3"}
+PATIENCE_S = 600  # a busy machine is no fault: only a driver that hangs may fail a test
 HEAD = """
 import ray, time
 ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
@@ -82,7 +83,7 @@ def test_kills_at_random_points_change_nothing(
     kill_at = rng.choice([-1, 1]) * rng.randint(2, 7)  # before (-) or after (+) a chunk is recorded
     steer(fakes.DIE_FILE, *deaths[:2])
     driver = start(tmp_path, "ray", kill_at, RAY_ADDRESS=address)
-    _, errors = driver.communicate(timeout=120)
+    _, errors = driver.communicate(timeout=PATIENCE_S)
     assert driver.returncode == -signal.SIGKILL, errors
     with (cluster / fakes.DIE_FILE).open("a") as file:
         file.write(f"\n{deaths[2]}")
@@ -95,15 +96,17 @@ def test_kills_at_random_points_change_nothing(
 
 
 def test_a_job_that_is_stopped_can_be_continued(tmp_path: Path, address: str, undisturbed: dict[str, Any]) -> None:
+    begun = time.monotonic()
     driver = start(tmp_path, "ray", RAY_ADDRESS=address, **SLOW)
     wait_for_done(driver, 4)
-    begun = time.monotonic()
+    stopped = time.monotonic()
     driver.terminate()
-    _, errors = driver.communicate(timeout=60)
-    took = time.monotonic() - begun
+    _, errors = driver.communicate(timeout=PATIENCE_S)
+    took = time.monotonic() - stopped
     assert driver.returncode == 128 + signal.SIGTERM, errors
     assert "the same command continues" in errors
-    assert took < 20, took  # three seconds are given on an idle machine; this one may be busy
+    # Three seconds are given. A busy machine stretches them as it stretches the start, which takes longer when idle.
+    assert took < max(3.0, stopped - begun), took
     progress = tmp_path / "sweeps" / build_plan(toy_sweep()).sweep_key / "progress.json"
     assert json.loads(progress.read_text())["state"] == "stopped"
     assert run_sweep(toy_sweep(), out=tmp_path, executor="ray").cached >= 4
@@ -132,7 +135,7 @@ def test_the_head_is_killed(tmp_path: Path, head: "subprocess.Popen[str]", undis
     driver = start(tmp_path, "ray", RAY_ADDRESS=head.stdout.readline().strip(), **SLOW, **patience)
     wait_for_done(driver, 4)
     os.killpg(head.pid, signal.SIGKILL)
-    driver.communicate(timeout=120)
+    driver.communicate(timeout=PATIENCE_S)
     assert driver.returncode != 0
     assert run_sweep(toy_sweep(), out=tmp_path, executor="ray").cached >= 4
     assert content(tmp_path) == undisturbed
