@@ -5,8 +5,8 @@ conditional and the null row in one batch. The cache is half full: the fed cells
 
 In it: the model's call on both rows with its writes to the cache, attention under a mask of that size, and the guidance
 of the logits. Not in it, though decoders pay it at every step: gathering queries into arrays, building the mask from
-their state and moving both to the device (`Engine.feed`), drawing or pooling from the logits, and the copy back. So t(m)
-is a lower bound of a step; `latency_s` of whole images, from the same bench run, has all of it.
+their state and moving both to the device (`Engine.feed`), drawing or pooling from the logits, and the copy back. So
+t(m) is a lower bound of a step; `latency_s` of whole images, from the same bench run, has all of it.
 """
 
 import statistics
