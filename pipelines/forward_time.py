@@ -3,10 +3,10 @@
 A call looks like a verification: m consecutive cells fed at once, each attending to all before it and to itself, the
 conditional and the null row in one batch. The cache is half full: the fed cells end at N/2 + m, for m > N/2 at N.
 
-In it: the model's call on both rows with its writes to the cache, attention under a mask of that size, and the guidance
-of the logits. Not in it, though decoders pay it at every step: gathering queries into arrays, building the mask from
-their state and moving both to the device (`Engine.feed`), drawing or pooling from the logits, and the copy back. So
-t(m) is a lower bound of a step; `latency_s` of whole images, from the same bench run, has all of it.
+In it: the model's call on both rows with its writes to the cache, attention under a mask of that size, and the
+guidance of the logits. Not in it, though decoders pay it at every step: gathering queries into arrays, building the
+mask from their state and moving both to the device (`Engine.feed`), drawing or pooling from the logits, and the copy
+back. So t(m) is a lower bound of a step; `latency_s` of whole images, from the same bench run, has all of it.
 """
 
 import statistics

@@ -134,7 +134,8 @@ def build_plan(sweep: Sweep, *, limit: int | None = None) -> Plan:
         for method in methods:
             check_fit(method, card)
             config = cell_config(sweep, target, weights_hash(card, method), method, prompts_hash)
-            cells.append(Cell(key_of(config), target, method, config, (card.grid, card.grid), int(card.image_px), chunks))
+            grid = (card.grid, card.grid)
+            cells.append(Cell(key_of(config), target, method, config, grid, int(card.image_px), chunks))
     sweep_key = key_of(
         {
             "name": sweep.name,
