@@ -1,15 +1,18 @@
-"""Every shipped sweep validates, plans, and says in its header how to run it, what it costs and what to expect."""
+"""Every shipped sweep validates, plans, has the control rows, and says how to run it, what it costs, what to expect."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pipelines.plan import build_plan
+from pipelines.plan import Plan, build_plan
 from pipelines.sweep import load_sweep
 
 ROOT = Path(__file__).parents[2]
 SWEEPS = sorted((ROOT / "sweeps").rglob("*.yaml"))
-MIN_SWEEPS = 3
+MIN_SWEEPS = 12
+MIN_CELLS = 90  # over the files whose prompts ship with the project
+CONTROLS = {"ar", "draft-only"}
 HEADER_FIELDS = ("command:", "cost:", "expect:")
 
 
@@ -19,6 +22,11 @@ def missing_fields(text: str) -> list[str]:
     end = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
     header = "\n".join(lines[:end]).lower()
     return [field for field in HEADER_FIELDS if field not in header]
+
+
+def missing_controls(plan: Plan) -> set[str]:
+    """Control rows (architecture 8) that a plan lacks."""
+    return CONTROLS - {cell.method.name for cell in plan.cells}
 
 
 def test_sweeps_are_shipped() -> None:
@@ -45,3 +53,16 @@ def test_validates_and_plans(path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     plan = build_plan(sweep)
     assert plan.cells
     assert all(cell.chunks for cell in plan.cells)
+    assert missing_controls(plan) == set()
+
+
+def test_the_control_check_can_fail() -> None:
+    sweep = load_sweep(ROOT / "sweeps" / "smoke.yaml")
+    plan = build_plan(replace(sweep, methods=tuple(m for m in sweep.methods if m.name != "ar")))
+    assert missing_controls(plan) == {"ar"}
+
+
+def test_shipped_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    sweeps = [sweep for sweep in map(load_sweep, SWEEPS) if not sweep.prompts.get("path")]
+    assert sum(len(build_plan(sweep).cells) for sweep in sweeps) >= MIN_CELLS
