@@ -45,7 +45,8 @@ log = logging.getLogger(__name__)
 
 RESAMPLED_FRACTION = 0.25  # about what the paper's 512p figure implies for serial drafting (decoding.md 1.3)
 METHODS: dict[str, SamplerKnobs] = {
-    "mulosd": MuLoSD(resampled_fraction=RESAMPLED_FRACTION),
+    # Unfiltered: random drafts lie outside the top-k, and masses that are all 0 leave no share to choose.
+    "mulosd": MuLoSD(resampled_fraction=RESAMPLED_FRACTION, pooling="unfiltered"),
     "zipar, window 4": ZipAR(),
     "zipar, window 16": ZipAR(window=16),
     EAGER: AR(),
@@ -63,6 +64,7 @@ class Size:
     draft_grid: int
     vq: VQConfig = field(default_factory=VQConfig)
     caption_dim: int = 2048
+    top_k: int = 1000
     copy_mib: int = 2048  # far above any cache
 
 
@@ -75,6 +77,7 @@ SIZES = {
         4,
         VQConfig(ch=32, ch_mult=(1, 1), num_res_blocks=1, z_channels=32, codebook_size=48, codebook_dim=4),
         caption_dim=16,
+        top_k=3,
         copy_mib=1,
     ),
 }
@@ -115,7 +118,7 @@ class Models:
 
     def job(self, setup: Setup, seed: int) -> Job:
         """One image under LlamaGen's preset."""
-        sampler = Sampler(guidance=7.5, top_k=1000)
+        sampler = Sampler(guidance=7.5, top_k=setup.size.top_k)
         draft, ratio = setup.size.draft_grid, self.model.config.grid // setup.size.draft_grid
         return Job(
             self.model,
@@ -212,7 +215,12 @@ def measure_grid(setup: Setup, grid: int) -> Iterator[dict[str, Any]]:
             stats = decode(models.job(setup, number), method).stats[0]
             times = {phase: getattr(stats, f"time_{phase}_s") for phase in PHASES}
             row = {"seconds": sum(times.values()), "forwards": stats.forwards, "phases": times}
-            _keep(done["methods"], name, {**row, "tokens_fed": stats.tokens_fed}, is_warm=number > 0)
+            _keep(
+                done["methods"],
+                name,
+                {**row, "tokens_fed": stats.tokens_fed, "resampled": stats.resampled},
+                is_warm=number > 0,
+            )
             yield done
 
 
