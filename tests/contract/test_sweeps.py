@@ -10,7 +10,7 @@ from pipelines.sweep import load_sweep
 
 ROOT = Path(__file__).parents[2]
 SWEEPS = sorted((ROOT / "sweeps").rglob("*.yaml"))
-MIN_SWEEPS = 12
+MIN_SWEEPS = 17
 MIN_CELLS = 90  # over the files whose prompts ship with the project
 CONTROLS = {"ar", "draft-only"}
 HEADER_FIELDS = ("command:", "cost:", "expect:")
