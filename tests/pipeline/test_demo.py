@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mulosd.methods import SamplerKnobs
+from mulosd.methods import SamplerKnobs, build_method
 from mulosd.types import Decoded
 from pipelines import demo
+from pipelines.single import parse_knobs
 from pipelines.track import SweepMeta, Tracked
-from tests.fakes import FakeTarget, toy_sweep
+from tests.fakes import FakeCard, FakeTarget, toy_sweep
 
 
 class AnimatedTarget(FakeTarget):
@@ -30,6 +31,11 @@ class AnimatedTarget(FakeTarget):
         return np.repeat(tokens[..., None], 3, axis=2).astype(np.uint8)
 
 
+def resolve_fake(out: Path, suffix: str, *, target: str, method: str, knobs: Any, dtype: str) -> Any:
+    """What the checks give for a target that no card describes."""
+    return build_method(method, parse_knobs(knobs)), FakeCard(target)
+
+
 @pytest.fixture
 def tracked(monkeypatch: pytest.MonkeyPatch) -> list[SweepMeta]:
     """The toy sweep instead of the shipped one, the fake target, and a record of what would go to MLflow."""
@@ -42,7 +48,8 @@ def tracked(monkeypatch: pytest.MonkeyPatch) -> list[SweepMeta]:
     monkeypatch.setattr("pipelines.track.track_sweep", keep)
     monkeypatch.setattr(demo, "find_sweep", lambda name: Path(name))
     monkeypatch.setattr(demo, "load_sweep", lambda path: toy_sweep(bench={"prompts": 2, "warmup": 1}))
-    monkeypatch.setattr("pipelines.single._load_target", lambda target, device, dtype: AnimatedTarget(target))
+    monkeypatch.setattr("pipelines.single.resolve", resolve_fake)
+    monkeypatch.setattr("pipelines.single.load_target", lambda target, **_: AnimatedTarget(target))
     return seen
 
 
