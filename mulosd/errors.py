@@ -24,10 +24,23 @@ class EnvironmentProblem(UserError, RuntimeError):
     """The machine cannot do what was asked (no write access, package or device missing)."""
 
 
+# Names of the field that users will look for here, and what they wait for.
+NOT_YET = {
+    "eagle": "no drafter is trained for these models; train one first",
+    "eagle2": "no drafter is trained for these models; train one first",
+    "lantern": "it needs an EAGLE drafter, and none is public for Tar; train one first",
+    "fid": "the Inception network and its reference statistics are missing; `frechet` is a distance on other features",
+    "hpsv2": "its network and weights are missing",
+    "clipscore": "its network and weights are missing",
+}
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str], where: str = "") -> ConfigError:
-    """The error for a name that no registry holds: lists the allowed ones and the nearest."""
+    """The error for a name that no registry holds: the allowed ones, and the nearest or what the name waits for."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     place = f"{where}: " if where else ""
+    if name in NOT_YET:
+        return ConfigError(f"{place}{kind} {name!r} is not built yet: {NOT_YET[name]}; allowed: {', '.join(names)}.")
     return ConfigError(f"{place}unknown {kind} {name!r}; allowed: {', '.join(names)}.{hint}")

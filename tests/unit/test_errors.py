@@ -1,0 +1,28 @@
+"""Names that no registry holds."""
+
+import pytest
+
+from mulosd.errors import NOT_YET, ConfigError, unknown_name
+from mulosd.methods import METHODS, build_method
+from tests.fakes import toy_sweep
+
+
+def test_a_near_miss_is_named():
+    assert "Did you mean 'zipar'?" in str(unknown_name("method", "zpar", METHODS))
+
+
+@pytest.mark.parametrize("name", ["eagle2", "lantern"])
+def test_a_method_that_is_not_built_says_what_it_waits_for(name):
+    with pytest.raises(ConfigError, match=r"is not built yet: .*train one first; allowed: ar,"):
+        build_method(name)
+
+
+def test_a_sweep_with_a_missing_evaluator_is_refused_naming_it():
+    with pytest.raises(ConfigError, match=r"evaluator 'fid' is not built yet: the Inception network"):
+        toy_sweep(evaluators=["fid"])
+
+
+def test_nothing_that_exists_is_listed_as_missing():
+    from evaluators.registry import EVALUATORS
+
+    assert not NOT_YET.keys() & {*METHODS, *EVALUATORS}
