@@ -8,7 +8,7 @@ import hashlib
 import json
 import logging
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class Stage:
 STAGES = {
     "low": Stage(8, GPTRecipe(minutes=32, batch=96, size=32, compiled=True), None),
     "mid": Stage(16, GPTRecipe(minutes=42, batch=32, size=64, muon_rate=0.015, adam_rate=2e-3, compiled=True), "low"),
-    "high": Stage(32, GPTRecipe(minutes=11, batch=8, size=128, muon_rate=0.01, adam_rate=1e-3, compiled=True), "mid"),
+    "high": Stage(32, GPTRecipe(minutes=108, batch=8, size=128, muon_rate=0.01, adam_rate=1e-3, compiled=True), "mid"),
 }
 STAGE_NAMES = ("vq", *STAGES)
 
@@ -70,6 +70,14 @@ def gpt_config(name: str) -> GPTConfig:
         prefix_attention="identity",
         axial_positions=True,
     )
+
+
+def card_config(config: GPTConfig) -> dict[str, Any]:
+    """A configuration as cards hold it: fields younger than the first card are left out at their defaults, so that the
+    content hash of unchanged weights stands."""
+    young = ("positions", "logits_dtype")
+    defaults = {field.name: field.default for field in fields(config)}
+    return {key: value for key, value in asdict(config).items() if key not in young or value != defaults[key]}
 
 
 def main(out: Path, *, stage: str = "all", minutes: float | None = None) -> None:
@@ -142,7 +150,7 @@ def publish(work: Path, folder: Path, quality: dict[str, Any] | None = None) -> 
         state = _read(work / f"{name}.pt", name)
         parts[name] = _write_part(folder, name, state["model"])
         parts[name] |= {
-            "config": asdict(gpt_config(name)),
+            "config": card_config(gpt_config(name)),
             "recipe": asdict(stage.recipe) | {"starts_from": stage.lower},
             "trained": state["progress"],
         }
