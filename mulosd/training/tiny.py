@@ -190,8 +190,8 @@ def set_quality(folder: Path, quality: dict[str, Any], sampler: dict[str, dict[s
     path = folder / "card.json"
     card = json.loads(path.read_text())
     card["quality"] = quality
-    for target, fields in sampler.items():
-        card["targets"][target]["sampler"] |= fields
+    for target, preset in sampler.items():
+        card["targets"][target]["sampler"] |= preset
     _write_json(path, card)
 
 
