@@ -29,7 +29,7 @@ from pipelines.devices import timing
 from pipelines.executor import open_executor, resolve
 from pipelines.forward_time import describe as describe_forward_times
 from pipelines.forward_time import forward_times
-from pipelines.plan import Cell, Plan, Sample, build_plan, key_of
+from pipelines.plan import Cell, Plan, Sample, build_plan, check_networks, check_weights, key_of
 from pipelines.provenance import machine as machine_facts
 from pipelines.provenance import processor_name, provenance, versions
 from pipelines.results import latest_bench
@@ -74,6 +74,8 @@ def run_bench(
 
     spec = sweep.bench or BenchSpec()
     plan = build_plan(sweep)
+    check_weights(plan)
+    check_networks(plan)
     timed, warm = bench_samples(plan, spec)
     store = Store.open(out)
     before = torch.get_num_threads()

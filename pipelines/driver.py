@@ -28,7 +28,7 @@ from pipelines.evaluate import (
     score_tasks,
 )
 from pipelines.executor import Executor, open_executor
-from pipelines.plan import Cell, Plan, build_plan, check_networks
+from pipelines.plan import Cell, Plan, build_plan, check_networks, check_weights
 from pipelines.progress_file import progress_file
 from pipelines.provenance import provenance
 from pipelines.scorers import scorer_spec
@@ -145,6 +145,8 @@ def run_sweep(
     plan = build_plan(sweep, limit=limit)
     gpus = resources.over(num_gpus or {}, sweep.num_gpus, sweep.targets)
     check_networks(plan)
+    if not dry_run:
+        check_weights(plan)
     store = Store(out) if dry_run else Store.open(out)
     for cell in plan.cells:
         store.check_cell(cell)

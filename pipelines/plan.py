@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
-from mulosd.errors import ConfigError
+from mulosd.errors import ConfigError, DataError
 from mulosd.files import content_of, pin_file
 from mulosd.methods import FILE_KNOBS, SamplerKnobs, knobs_of
 from mulosd.models.families import Card
@@ -208,6 +208,14 @@ def cut_chunks(prompts: Sequence[Prompt], sweep: Sweep, *, limit: int | None = N
         num_prompts = min(len(full), wanted - start)
         chunks.append(Chunk(start // sweep.chunk_prompts, samples, num_prompts * sweep.images_per_prompt))
     return tuple(chunks)
+
+
+def check_weights(plan: Plan) -> None:
+    """DataError where a target lacks weights: its keys are provisional, so nothing may be stored under them."""
+    families = import_module(plan.sweep.families)
+    for card in map(families.load_card, plan.sweep.targets):
+        if isinstance(card, Card) and card.missing:
+            raise DataError(card.fetch_hint)
 
 
 def check_networks(plan: Plan) -> None:

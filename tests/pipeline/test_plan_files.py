@@ -7,9 +7,11 @@ import pytest
 
 from mulosd.errors import ConfigError, DataError, UserError
 from mulosd.methods import DraftOnly, MuLoSD, build_method
+from pipelines.bench import run_bench
 from pipelines.driver import run_sweep
 from pipelines.plan import Plan, build_plan, check_networks
 from pipelines.submit import sweep_job
+from pipelines.sweep import parse_sweep
 from tests.fakes import SWEEP, toy_sweep
 
 
@@ -74,3 +76,18 @@ def test_a_job_needs_an_absolute_path(tmp_path: Path) -> None:
         else:
             with pytest.raises(ConfigError, match=r"sr_model = nets/net\.pth is relative"):
                 sweep_job(str(tmp_path / "toy.yaml"), out=tmp_path, working_dir=tmp_path)
+
+
+@pytest.mark.parametrize("command", [run_sweep, run_bench])
+def test_absent_weights_leave_nothing_behind(command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MULOSD_WEIGHTS", str(tmp_path / "none"))
+    raw = {
+        "name": "absent",
+        "target": "llamagen-xl-512",
+        "prompts": {"name": "scenes", "count": 4},
+        "methods": [{"method": "ar"}],
+        "bench": {"prompts": 1, "warmup": 1},
+    }
+    with pytest.raises(DataError, match="llamagen-xl-512 needs parts"):
+        command(parse_sweep(raw), out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
