@@ -13,7 +13,7 @@ from mulosd.training import tiny
 from mulosd.training.gpt import GPTRecipe, init_weights
 
 VQ = VQConfig(ch=32, ch_mult=(1,), num_res_blocks=1, z_channels=32, codebook_size=48, codebook_dim=4, patch=4)
-GRIDS = {"low": 2, "mid": 4, "high": 8}
+GRIDS = {"low": 2, "mid": 4, "high": 8, "multi": 4}
 
 
 def gpt_config(name: str, published: GPTConfig) -> GPTConfig:
@@ -28,6 +28,7 @@ def gpt_config(name: str, published: GPTConfig) -> GPTConfig:
         vocab_size=VQ.codebook_size,
         grid=grid,
         rope_scale=2 / grid,
+        grids=_small(published.grids),
     )
 
 
@@ -39,13 +40,26 @@ def shrink(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         tiny,
         "TARGETS",
-        {"tiny-low": ("low", None, 8), "tiny-mid": ("mid", "low", 16), "tiny-high": ("high", "low", 32)},
+        {
+            "tiny-low": ("low", None, 8),
+            "tiny-mid": ("mid", "low", 16),
+            "tiny-high": ("high", "low", 32),
+            "tiny-multi": ("multi", "low", 16),
+        },
     )
     stages = {
-        name: replace(stage, grid=GRIDS[name], recipe=GPTRecipe(minutes=1, batch=2, size=4 * GRIDS[name], bf16=False))
+        name: replace(stage, grid=GRIDS[name], recipe=_recipe(stage, GRIDS[name]), grids=_small(stage.grids))
         for name, stage in tiny.STAGES.items()
     }
     patch.setattr(tiny, "STAGES", stages)
+
+
+def _small(grids: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size // 4 for size in grids)
+
+
+def _recipe(stage: tiny.Stage, grid: int) -> GPTRecipe:
+    return GPTRecipe(minutes=1, batches=tuple((4 * size, 2) for size in _small(stage.grids) or (grid,)), bf16=False)
 
 
 def gpt(name: str, *, seed: int = 0) -> ImageGPT:

@@ -73,12 +73,14 @@ class ClassEmbedder(nn.Module):
 class WordEncoder(nn.Module):
     """Words of the scenes world through two bidirectional layers; the null form is NULL_ID everywhere.
 
-    Padding is a word like any other (visible), so every prefix row is valid and no mask is needed.
+    Padding is a word like any other (visible), so every prefix row is valid and no mask is needed. A model of several
+    grids gets one more word, its resolution token, which the null form keeps.
     """
 
     def __init__(self, config: GPTConfig, layers: int = 2) -> None:
         super().__init__()
-        self.words = nn.Embedding(voc.NUM_WORD_IDS, config.dim)
+        self.words = nn.Embedding(voc.NUM_WORD_IDS + len(config.grids), config.dim)
+        self.resolution = voc.NUM_WORD_IDS + config.grids.index(config.grid) if config.grids else None
         self.places = nn.Parameter(torch.zeros(config.prefix_len, config.dim))
         self.layers = nn.ModuleList(Block(config) for _ in range(layers))
 
@@ -86,6 +88,8 @@ class WordEncoder(nn.Module):
         ids, mask = condition.values, condition.mask
         if with_null:
             ids, mask = torch.cat([ids, torch.full_like(ids, voc.NULL_ID)]), torch.cat([mask, mask])
+        if self.resolution is not None:
+            ids, mask = F.pad(ids, (0, 1), value=self.resolution), F.pad(mask, (0, 1), value=True)
         x = self.words(ids) + self.places
         for layer in self.layers:
             x = layer(x, None, causal=False)

@@ -1,9 +1,10 @@
 """An image model = trunk + condition embedder, under LlamaGen's state-dict names."""
 
+import torch
 from torch import nn
 
 from mulosd.models.conditioning import CaptionEmbedder, ClassEmbedder, Condition, Prefix, WordEncoder
-from mulosd.models.transformer import GPTConfig, Transformer
+from mulosd.models.transformer import GPTConfig, Transformer, rope_table
 
 
 class ImageGPT(Transformer):
@@ -17,6 +18,16 @@ class ImageGPT(Transformer):
         """Prefix rows of a condition, the null rows behind them if `with_null`."""
         prefix: Prefix = self.cls_embedding(condition, with_null=with_null)
         return prefix
+
+
+def on_grid(model: ImageGPT, grid: int) -> ImageGPT:
+    """A model of several grids (layout of `tiny_gpt`) on another one of them; the parameters are shared, not copied."""
+    config = model.config.on_grid(grid)
+    with torch.device("meta"):
+        view = tiny_gpt(config).requires_grad_(model.output.weight.requires_grad)  # assigning takes this over
+    view.load_state_dict(model.state_dict(keep_vars=True), assign=True)
+    view.rope = rope_table(config).to(model.output.weight.device)
+    return view.train(model.training)
 
 
 def llamagen_t2i(config: GPTConfig, caption_dim: int) -> ImageGPT:

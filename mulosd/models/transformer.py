@@ -10,7 +10,7 @@ Axes: R rows (batch, twice with guidance), Q fed positions, T prefix rows, S slo
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import torch
@@ -27,7 +27,8 @@ class GPTConfig:
 
     prefix_len: rows of the longest prefix. prefix_attention: "zero" erases q and k of the prefix, as LlamaGen does.
     positions "learned": no rotation, the model adds a table to its embeddings. logits_dtype: what logits and guidance
-    are computed in, "float32" (or wider) or "model" (that of the weights).
+    are computed in, "float32" (or wider) or "model" (that of the weights). grids: all grids that one set of weights
+    serves, told apart by a resolution token at the end of the prefix; () is `grid` alone (`on_grid`).
     """
 
     dim: int
@@ -44,6 +45,7 @@ class GPTConfig:
     axial_positions: bool = False
     positions: Literal["rotary", "learned"] = "rotary"
     logits_dtype: Literal["float32", "model"] = "float32"
+    grids: tuple[int, ...] = ()
 
     @property
     def head_dim(self) -> int:
@@ -59,6 +61,16 @@ class GPTConfig:
     def hidden(self) -> int:
         """Width of the feed-forward layer."""
         return self.ffn_dim or -(-int(2 * 4 * self.dim / 3) // 256) * 256
+
+    @property
+    def axes(self) -> tuple[int, int]:
+        """First row of the learned axes that `grid` uses, and the number of rows they have."""
+        grids = self.grids or (self.grid,)
+        return sum(grids[: grids.index(self.grid)]), sum(grids)
+
+    def on_grid(self, grid: int) -> "GPTConfig":
+        """The configuration of the same weights on another of `grids`, rotary positions in the same relative layout."""
+        return replace(self, grid=grid, rope_scale=self.rope_scale * self.grid / grid)
 
 
 def rope_table(config: GPTConfig) -> Tensor:
@@ -261,8 +273,9 @@ class Transformer(nn.Module):
         self.norm = RMSNorm(config.dim, config.norm_eps)
         self.output = nn.Linear(config.dim, config.vocab_size, bias=False)
         if config.axial_positions:
-            self.row_positions = nn.Parameter(torch.zeros(config.grid, config.dim))
-            self.col_positions = nn.Parameter(torch.zeros(config.grid, config.dim))
+            self.row_positions, self.col_positions = (
+                nn.Parameter(torch.zeros(config.axes[1], config.dim)) for _ in range(2)
+            )
         is_rotary = config.positions == "rotary"
         self.register_buffer("rope", rope_table(config) if is_rotary else None, persistent=False)
         self.collapses_prefix = is_rotary and config.prefix_attention == "zero"
@@ -276,8 +289,8 @@ class Transformer(nn.Module):
         """Embeddings [R, Q, d] of codes at raster positions behind a prefix of `prefix_len` rows."""
         x = self.tok_embeddings(tokens)
         if self.config.axial_positions:
-            grid = self.config.grid
-            x = x + self.row_positions[positions // grid] + self.col_positions[positions % grid]
+            grid, (first, _) = self.config.grid, self.config.axes
+            x = x + self.row_positions[first + positions // grid] + self.col_positions[first + positions % grid]
         return x  # type: ignore[no-any-return]
 
     def forward_train(self, prefix: Tensor, tokens: Tensor) -> Tensor:
@@ -296,7 +309,8 @@ class Transformer(nn.Module):
         """What is added to the embeddings of positions 0, 1, … behind a prefix of `prefix_len` rows: [>= N - 1, d]."""
         if not self.config.axial_positions:
             return None
-        return (self.row_positions[:, None] + self.col_positions[None]).flatten(0, 1)
+        own = slice(self.config.axes[0], self.config.axes[0] + self.config.grid)
+        return (self.row_positions[own, None] + self.col_positions[None, own]).flatten(0, 1)
 
     def forward(
         self,

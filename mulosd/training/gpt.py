@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mulosd.models.conditioning import Condition
-from mulosd.models.image_gpt import ImageGPT
+from mulosd.models.image_gpt import ImageGPT, on_grid
 from mulosd.models.vq import VQModel
 from mulosd.scenes import vocabulary as voc
 from mulosd.scenes.render import render
@@ -34,11 +34,13 @@ CHECKPOINT_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class GPTRecipe:
-    """Budget and rates. The learning-rate schedule follows the share of `minutes` that is used up."""
+    """Budget and rates. The learning-rate schedule follows the share of `minutes` that is used up.
+
+    batches: (side in pixels, images) of the steps in turn; a model of several grids takes one of each.
+    """
 
     minutes: float
-    batch: int
-    size: int
+    batches: tuple[tuple[int, int], ...]
     muon_rate: float = 0.02
     adam_rate: float = 3e-3
     decay_share: float = 0.4
@@ -81,39 +83,46 @@ def init_weights(model: ImageGPT) -> None:
 
 
 def start_from(model: ImageGPT, lower: ImageGPT) -> None:
-    """Initialise from the model of half the grid; axial positions are stretched to the new grid."""
-    state = lower.state_dict()
+    """Initialise from a model of one grid; its axes are stretched to the new grids, new words stay as they are."""
+    state, fresh = lower.state_dict(), model.state_dict()
     for key in ("row_positions", "col_positions"):
         if key in state:
-            state[key] = F.interpolate(state[key].T[None], size=model.config.grid, mode="linear", align_corners=False)[
-                0
-            ].T.contiguous()
+            state[key] = torch.cat([_stretched(state[key], n) for n in model.config.grids or (model.config.grid,)])
+    for key in ("cls_embedding.words.weight", "cls_embedding.places"):
+        state[key] = torch.cat([state[key], fresh[key][len(state[key]) :]])
     model.load_state_dict(state)
+
+
+def _stretched(axis: Tensor, size: int) -> Tensor:
+    """Vectors [n, d] along one axis, known at cell centres, at the centres of `size` cells."""
+    return F.interpolate(axis.T[None], size=size, mode="linear", align_corners=False)[0].T
 
 
 def train_gpt(model: ImageGPT, vq: VQModel, recipe: GPTRecipe, checkpoint: Path) -> Progress:
     """Train in place until the budget is used; resumes from `checkpoint` when that file exists."""
     optimizers = _optimizers(model, recipe)
     progress = _resume(model, optimizers, checkpoint)
-    forward = torch.compile(model.forward_train) if recipe.compiled else model.forward_train
+    arms = [_Arm.of(model, vq, recipe, *batch) for batch in recipe.batches]
     budget = recipe.minutes * 60
     last_saved = progress.seconds
     while progress.seconds < budget:
         began = time.perf_counter()
         scale = min(1.0, (progress.step + 1) / 30, max(0.02, (1 - progress.seconds / budget) / recipe.decay_share))
         # Keyed by the step, so that a resumed run draws what an uninterrupted one would have drawn.
-        rng = np.random.default_rng([recipe.seed, recipe.size, progress.step])
-        loss = _step(model, vq, recipe, optimizers, forward, rng, scale)
+        arm = arms[progress.step % len(arms)]
+        rng = np.random.default_rng([recipe.seed, arm.size, progress.step])
+        loss = _step(model, vq, recipe, optimizers, arm, rng, scale)
         progress.step += 1
-        progress.images += recipe.batch
+        progress.images += arm.count
         progress.seconds += time.perf_counter() - began
         if progress.step % recipe.report_every == 0:
-            report = validate(model, vq, recipe.size)
-            log.info(
-                "size %d step %d images %d minutes %.1f loss %.4f val_ce %.4f text_gain %.2f",
-                *(recipe.size, progress.step, progress.images, progress.seconds / 60, loss),
-                *(report["val_ce"], report["text_gain"]),
-            )
+            for arm in arms:
+                report = validate(arm.model, vq, arm.size)
+                log.info(
+                    "size %d step %d images %d minutes %.1f loss %.4f val_ce %.4f text_gain %.2f",
+                    *(arm.size, progress.step, progress.images, progress.seconds / 60, loss),
+                    *(report["val_ce"], report["text_gain"]),
+                )
         if progress.seconds - last_saved > CHECKPOINT_SECONDS:
             last_saved = progress.seconds
             save_checkpoint(model, optimizers, progress, checkpoint)
@@ -138,23 +147,39 @@ def _cross_entropy(model: ImageGPT, codes: Tensor, captions: list[str]) -> float
     return float(F.cross_entropy(logits.flatten(0, 1), codes.flatten()))
 
 
+@dataclass(frozen=True)
+class _Arm:
+    """The model on the grid of images of one size, and how many of them a step takes."""
+
+    model: ImageGPT
+    forward: Callable[[Tensor, Tensor], Tensor]
+    size: int
+    count: int
+
+    @classmethod
+    def of(cls, model: ImageGPT, vq: VQModel, recipe: GPTRecipe, size: int, count: int) -> "_Arm":
+        grid = size // vq.config.stride
+        view = model if grid == model.config.grid else on_grid(model, grid)
+        return cls(view, torch.compile(view.forward_train) if recipe.compiled else view.forward_train, size, count)
+
+
 def _step(
     model: ImageGPT,
     vq: VQModel,
     recipe: GPTRecipe,
     optimizers: list[torch.optim.Optimizer],
-    forward: Callable[[Tensor, Tensor], Tensor],
+    arm: _Arm,
     rng: np.random.Generator,
     scale: float,
 ) -> float:
-    scenes = [sample_training_scene(rng) for _ in range(recipe.batch)]
-    codes = scene_codes(vq, scenes, recipe.size)
+    scenes = [sample_training_scene(rng) for _ in range(arm.count)]
+    codes = scene_codes(vq, scenes, arm.size)
     condition = words_condition([scene.caption for scene in scenes])
-    dropped = torch.from_numpy(rng.random(recipe.batch) < recipe.drop_condition)
+    dropped = torch.from_numpy(rng.random(arm.count) < recipe.drop_condition)
     condition.values[dropped] = voc.NULL_ID
     with torch.autocast("cpu", torch.bfloat16, enabled=recipe.bf16):
-        prefix = model.prefix(condition, with_null=False)
-        logits = forward(prefix.rows, codes)
+        prefix = arm.model.prefix(condition, with_null=False)
+        logits = arm.forward(prefix.rows, codes)
     loss = F.cross_entropy(logits.float().flatten(0, 1), codes.flatten())
     loss.backward()  # type: ignore[no-untyped-call]
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -1,7 +1,8 @@
 """`mulosd train tiny`: the tiny family from nothing, stage by stage, resumable.
 
 Stages: vq -> low -> mid -> high, each model starting from the one below with its rotary positions scaled to
-the same relative layout. A work folder keeps checkpoints; `publish` writes float16 safetensors and the card.
+the same relative layout; multi starts from mid and serves the grids of low and mid. A work folder keeps checkpoints;
+`publish` writes float16 safetensors and the card.
 """
 
 import hashlib
@@ -35,36 +36,51 @@ VQ_SEED = 0
 
 @dataclass(frozen=True)
 class Stage:
-    """One GPT: its grid, training recipe and the model it starts from."""
+    """One GPT: its grid, training recipe, the model it starts from, and all its grids if it has several."""
 
     grid: int
     recipe: GPTRecipe
     lower: str | None
+    grids: tuple[int, ...] = ()
 
 
 STAGES = {
-    "low": Stage(8, GPTRecipe(minutes=32, batch=96, size=32, compiled=True), None),
-    "mid": Stage(16, GPTRecipe(minutes=42, batch=32, size=64, muon_rate=0.015, adam_rate=2e-3, compiled=True), "low"),
-    "high": Stage(32, GPTRecipe(minutes=108, batch=8, size=128, muon_rate=0.01, adam_rate=1e-3, compiled=True), "mid"),
+    "low": Stage(8, GPTRecipe(minutes=32, batches=((32, 96),), compiled=True), None),
+    "mid": Stage(16, GPTRecipe(minutes=42, batches=((64, 32),), muon_rate=0.015, adam_rate=2e-3, compiled=True), "low"),
+    "high": Stage(
+        32, GPTRecipe(minutes=108, batches=((128, 8),), muon_rate=0.01, adam_rate=1e-3, compiled=True), "mid"
+    ),
+    "multi": Stage(
+        16,
+        GPTRecipe(minutes=60, batches=((64, 32), (32, 96)), muon_rate=0.015, adam_rate=2e-3, compiled=True),
+        "mid",
+        grids=(8, 16),
+    ),
 }
 STAGE_NAMES = ("vq", *STAGES)
 
 # target id -> (model, drafter, image side in pixels)
-TARGETS = {"tiny-low": ("low", None, 32), "tiny-mid": ("mid", "low", 64), "tiny-high": ("high", "low", 128)}
+TARGETS = {
+    "tiny-low": ("low", None, 32),
+    "tiny-mid": ("mid", "low", 64),
+    "tiny-high": ("high", "low", 128),
+    "tiny-multi": ("multi", "low", 64),
+}
 # temperature 0.8: chosen on val scenes among 1, 0.8 and 0.6; the guidances are replaced by `mulosd measure`
 SAMPLER = {"guidance": 1.5, "temperature": 0.8, "top_k": 0, "top_p": 1.0, "draft_guidance": 1.5}
 
 
 def gpt_config(name: str) -> GPTConfig:
-    """Configuration of one of the three GPTs."""
-    grid = STAGES[name].grid
+    """Configuration of one of the GPTs."""
+    grid, grids = STAGES[name].grid, STAGES[name].grids
     return GPTConfig(
         dim=128,
         n_layers=6,
         n_heads=4,
         vocab_size=VQ.codebook_size,
         grid=grid,
-        prefix_len=voc.MAX_WORDS,
+        prefix_len=voc.MAX_WORDS + bool(grids),  # the resolution token
+        grids=grids,
         ffn_dim=384,
         rope_scale=STAGES["low"].grid / grid,
         prefix_attention="identity",
@@ -75,7 +91,7 @@ def gpt_config(name: str) -> GPTConfig:
 def card_config(config: GPTConfig) -> dict[str, Any]:
     """A configuration as cards hold it: fields younger than the first card are left out at their defaults, so that the
     content hash of unchanged weights stands."""
-    young = ("positions", "logits_dtype")
+    young = ("positions", "logits_dtype", "grids")
     defaults = {field.name: field.default for field in fields(config)}
     return {key: value for key, value in asdict(config).items() if key not in young or value != defaults[key]}
 
@@ -166,7 +182,7 @@ def publish(work: Path, folder: Path, quality: dict[str, Any] | None = None) -> 
         "prefix_attention": "attended, unrotated keys and queries",
         "null_condition": "NULL_ID in every prefix row",
         "logits_dtype": "float32",
-        "multi_grid": False,
+        "multi_grid": any(stage.grids for stage in STAGES.values()),
         "parts": parts,
         "targets": targets,
         "quality": quality or {},

@@ -171,7 +171,7 @@ def test_a_dry_run_says_the_cost_and_writes_nothing(folder: Path, tmp_path: Path
     assert "tiny-high: scan 4 cells × 120 images (0 of 480 staged)" in result.output
     assert "nothing was written" in result.output
     assert sorted(tmp_path.rglob("*")) == before
-    assert len(list(estimate(small(folder, tmp_path)))) == 4
+    assert len(list(estimate(small(folder, tmp_path)))) == 5
 
 
 def test_too_few_prompts_are_refused(folder: Path, tmp_path: Path) -> None:

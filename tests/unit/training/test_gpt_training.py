@@ -19,7 +19,7 @@ from tests import tiny_family
 
 STEP_SECONDS = 10.0
 STEPS = 4
-RECIPE = GPTRecipe(minutes=STEPS * STEP_SECONDS / 60, batch=3, size=16, report_every=2, bf16=False)
+RECIPE = GPTRecipe(minutes=STEPS * STEP_SECONDS / 60, batches=((16, 3),), report_every=2, bf16=False)
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +77,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, monkeypatch: 
     tick(monkeypatch)
     resumed = fresh()
     progress = train_gpt(resumed, vq(), RECIPE, tmp_path / "parts.pt")
-    assert progress == Progress(STEPS, STEPS * STEP_SECONDS, STEPS * RECIPE.batch)
+    assert progress == Progress(STEPS, STEPS * STEP_SECONDS, STEPS * 3)
     for (name, a), b in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
         assert torch.equal(a, b), name
 

@@ -100,7 +100,7 @@ def test_quality_and_presets_are_written_and_the_rest_is_kept(folder: Path) -> N
     after["quality"] = before["quality"]
     after["targets"]["tiny-high"]["sampler"] = before["targets"]["tiny-high"]["sampler"]
     assert after == before
-    assert sorted(path.suffix for path in folder.iterdir()) == [".json"] + [".safetensors"] * 4
+    assert sorted(path.suffix for path in folder.iterdir()) == [".json"] + [".safetensors"] * 5
 
 
 def test_a_file_with_another_hash_is_refused(folder: Path) -> None:
