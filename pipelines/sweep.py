@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from dashboards.table import CONTROLS
 from mulosd.errors import ConfigError, UserError, unknown_name
 from mulosd.methods import METHODS, SamplerKnobs, build_method
 from mulosd.prompts import PROMPT_KEYS
@@ -128,6 +129,8 @@ def parse_sweep(
     )
     values["prompts"] = check.prompts(raw.get("prompts", {}))
     values["methods"] = check.methods(raw.get("methods", []))
+    if raw.get("only") is not None:
+        values["methods"] = check.only(raw["only"], values["methods"])
     for key, low in _INTEGERS.items():
         if key in raw:
             values[key] = check.integer(raw[key], key, low)
@@ -162,6 +165,7 @@ _OTHER_KEYS = (
     "target",
     "prompts",
     "methods",
+    "only",
     "evaluators",
     "bench",
     "resources",
@@ -276,6 +280,11 @@ class _Check:
                     self.add(f"methods[{index}] repeats the configuration {method}; name each once.")
                 found[method] = None
         return tuple(found)
+
+    def only(self, value: Any, methods: Sequence[SamplerKnobs]) -> tuple[SamplerKnobs, ...]:
+        """The configurations of the methods that `value` names, beside those of the control rows."""
+        named = self.names(value, "method of this sweep", lambda: dict.fromkeys(method.name for method in methods))
+        return tuple(method for method in methods if method.name in (*CONTROLS, *named))
 
     def method(self, item: Any, place: str) -> list[SamplerKnobs]:
         """The configurations of one entry (see `knob_axes`)."""

@@ -65,6 +65,23 @@ def test_overrides_reach_linked_and_varied_knobs(tmp_path: Path) -> None:
     assert taus == [(0.3, 0, 4), (0.3, 0, 2), (0.4, 1, 4), (0.4, 1, 2)]
 
 
+def test_only_keeps_the_methods_it_names_and_the_control_rows(tmp_path: Path) -> None:
+    text = YAML.replace("methods:", "methods:\n  - method: draft-only\n  - method: zipar")
+    assert [m.name for m in load(tmp_path, text, "only=zipar").methods] == ["draft-only", "zipar", "ar"]
+    assert {m.name for m in load(tmp_path, text, "only=[mulosd, zipar]").methods} == {
+        "draft-only",
+        "zipar",
+        "mulosd",
+        "ar",
+    }
+    with pytest.raises(ConfigError, match="unknown method of this sweep 'zpar'; .*Did you mean 'zipar'"):
+        load(tmp_path, text, "only=zpar")
+    with pytest.raises(ConfigError, match=r"method of this sweep 'lantern' is not built yet"):
+        load(tmp_path, text, "only=lantern")
+    with pytest.raises(ConfigError, match="give a name or a list of names"):
+        load(tmp_path, text, "only=3")
+
+
 def test_ten_thousand_configurations_are_checked_in_time() -> None:
     start = time.perf_counter()
     sweep = toy_sweep(methods=[{"method": "mulosd", "grid": {"tau": [i / 1e4 for i in range(10_000)]}}])
