@@ -170,6 +170,17 @@ def test_a_plain_qwen_tokenizer_is_refused(make_llm: Callable[..., TarLLM]) -> N
         make_llm(tamper=rename).encode(["a"], [1])
 
 
+def test_the_rotary_base_of_files_by_older_transformers_counts(make_llm: Callable[..., TarLLM]) -> None:
+    def age(folder: Path) -> None:
+        path = folder / "config.json"
+        config = json.loads(path.read_text())
+        assert config.pop("rope_parameters")["rope_theta"] == 10000.0
+        path.write_text(json.dumps({**config, "rope_theta": 1e6}))
+
+    rotary = make_llm(tamper=age)._model.model.rotary_emb
+    torch.testing.assert_close(rotary.inv_freq, torch.tensor([1.0, 1e-3]))
+
+
 def test_missing_tensors_are_refused(make_llm: Callable[..., TarLLM]) -> None:
     from safetensors.torch import load_file, save_file
 
