@@ -74,7 +74,7 @@ def test_only_keeps_the_methods_it_names_and_the_control_rows(tmp_path: Path) ->
         "mulosd",
         "ar",
     }
-    with pytest.raises(ConfigError, match="unknown method of this sweep 'zpar'; .*Did you mean 'zipar'"):
+    with pytest.raises(ConfigError, match=r"unknown method of this sweep 'zpar'; .*Did you mean 'zipar'"):
         load(tmp_path, text, "only=zpar")
     with pytest.raises(ConfigError, match=r"method of this sweep 'lantern' is not built yet"):
         load(tmp_path, text, "only=lantern")
