@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, get_args, get_origin
 from mulosd.errors import ConfigError, unknown_name
 
 UPSAMPLERS = ("repeat", "nearest", "bicubic", "lanczos", "sr", "latent-ce", "latent-pixel", "latent-gan")
+DRAFTERS = ("checkpoint", "self")
 FILE_KNOBS = ("sr_model",)  # knobs that name a file; a cell key holds its content in place of its path
 
 
@@ -61,12 +62,14 @@ class ZipAR(SamplerKnobs):
 class DraftOnly(SamplerKnobs):
     """The up-sampled draft of the low-resolution model, untouched: the control row of every table.
 
-    upsampler: one of UPSAMPLERS. sr_model: file of a super-resolution network for upsampler "sr"; None is the packaged
-    one (`mulosd.upsample.sr`).
+    drafter: the family's "checkpoint" of the draft grid, or "self": the target's own weights on that grid, where one
+    set of weights was trained on both (self-drafting). upsampler: one of UPSAMPLERS. sr_model: file of a
+    super-resolution network for upsampler "sr"; None is the packaged one (`mulosd.upsample.sr`).
     """
 
     name: ClassVar[str] = "draft-only"
 
+    drafter: Literal["checkpoint", "self"] = "checkpoint"
     upsampler: str = "bicubic"
     sr_model: str | None = None
     draft_window: int = 4
@@ -77,6 +80,7 @@ class DraftOnly(SamplerKnobs):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _check_choice(self, "drafter", DRAFTERS)
         _check_choice(self, "upsampler", UPSAMPLERS)
         if self.sr_model is not None and self.upsampler != "sr":
             raise ConfigError(

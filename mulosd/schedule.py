@@ -63,6 +63,15 @@ def check_fit(method: SamplerKnobs, card: Card) -> None:
     up-sampler that its family does not have."""
     if isinstance(method, DraftOnly) and card.draft_grid is None:
         raise ConfigError(f"{card.target_id} has no drafter, so method {method.name!r} cannot run; use ar or zipar.")
+    if isinstance(method, DraftOnly) and method.drafter not in card.drafters:
+        lacking = {
+            "self": f"the model of {card.target_id} was not trained on its draft grid too (multi_grid in its card)",
+            "checkpoint": f"{card.target_id} has no other checkpoint to draft with",
+        }
+        raise ConfigError(
+            f"{method.name}.drafter = {method.drafter!r} cannot run, as {lacking[method.drafter]}; "
+            f"use drafter {card.drafters[0]!r}."
+        )
     if isinstance(method, MuLoSD) and method.pool_k > card.codebook_size:
         raise ConfigError(
             f"mulosd.pool_k = {method.pool_k} exceeds the {card.codebook_size} codes of {card.target_id}; "

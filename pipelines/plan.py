@@ -12,7 +12,7 @@ from typing import Any
 
 from mulosd.errors import ConfigError, DataError
 from mulosd.files import content_of, pin_file
-from mulosd.methods import FILE_KNOBS, SamplerKnobs, knobs_of
+from mulosd.methods import FILE_KNOBS, DraftOnly, SamplerKnobs, knobs_of
 from mulosd.models.families import Card
 from mulosd.models.latent_card import PREFIX, find_latent
 from mulosd.models.memory import memory_lines
@@ -263,9 +263,10 @@ def describe_weights(sweep: Sweep) -> list[str]:
     """Lines for `mulosd plan`: memory that each target needs, and weights that are not there yet."""
     families = import_module(sweep.families)
     lines = []
+    drafters = {method.drafter for method in sweep.methods if isinstance(method, DraftOnly)}
     for card in map(families.load_card, sweep.targets):
         if isinstance(card, Card):  # fakes of tests have no weights
-            lines += memory_lines(card, dtype=sweep.dtype, batch_size=sweep.batch_size)
+            lines += memory_lines(card, dtype=sweep.dtype, batch_size=sweep.batch_size, drafters=drafters)
             if card.missing:
                 lines.append(f"!! {card.fetch_hint} Its keys below are provisional: they hash the weights.")
     return lines

@@ -33,9 +33,10 @@ IDENTITY = ("architecture", "compute_dtype", "config", "sha256")  # of a part: w
 class Card:
     """What is known of a target without loading it.
 
-    grid: side of the token grid; image_px: side of the image; draft_grid None: the target has no drafter.
-    sampler: preset with guidance, temperature, top_k, top_p, draft_guidance. content_hash covers everything that
-    changes an image: file hashes, configurations, preset; it is provisional while parts are `missing` (their names).
+    grid: side of the token grid; image_px: side of the image; draft_grid None: nothing can draft for the target.
+    drafters: what can draft for it, as values of the knob `drafter`. sampler: preset with guidance, temperature, top_k,
+    top_p, draft_guidance. content_hash covers everything that changes an image: file hashes, configurations, preset; it is
+    provisional while parts are `missing` (their names).
     """
 
     target_id: str
@@ -49,6 +50,7 @@ class Card:
     folder: Path
     raw: dict[str, Any]
     missing: tuple[str, ...] = ()
+    drafters: tuple[str, ...] = ("checkpoint",)
 
     @property
     def num_tokens(self) -> int:
@@ -202,7 +204,8 @@ def _card(target_id: str, data: dict[str, Any], folder: Path) -> Card:
     for name in names:
         need(data, path, "parts", name, "config")
     model = _number(data, path, entry["model"], "grid")
-    drafter = _number(data, path, entry["drafter"], "grid") if entry["drafter"] else None
+    own = [grid for grid in _grids(data, target_id) if grid < model]
+    drafter = _number(data, path, entry["drafter"], "grid") if entry["drafter"] else max(own, default=None)
     _check_fit(target_id, data, path)
     identity = {name: _identity(parts[name]) for name in names}
     settings = [entry[key] for key in ("sampler", "condition") if key in entry]
@@ -219,6 +222,7 @@ def _card(target_id: str, data: dict[str, Any], folder: Path) -> Card:
         folder=folder,
         raw=data,
         missing=tuple(name for name in names if "sha256" not in parts[name]),
+        drafters=("checkpoint",) * bool(entry["drafter"]) + ("self",) * (drafter in own),
     )
 
 
@@ -241,6 +245,12 @@ def _check_fit(target_id: str, data: dict[str, Any], path: Path) -> None:
             f"{path}: the {grids[0]}-cell grid of {target_id} is no multiple of its drafter's "
             f"{grids[-1]}; name a drafter whose grid divides it."
         )
+
+
+def _grids(data: Mapping[str, Any], target_id: str) -> tuple[int, ...]:
+    """All grids that a target's model serves, if the card says that it serves several; else ()."""
+    config = data["parts"][data["targets"][target_id]["model"]]["config"]
+    return tuple(config.get("grids", ())) if data.get("multi_grid") else ()
 
 
 def _number(data: dict[str, Any], path: Path, part: str, key: str) -> int:

@@ -1,5 +1,6 @@
 """From a card to modules with weights: strict loading and placing."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,10 @@ from mulosd.models.target import DTYPES, Target
 
 
 def load(card: Card, *, device: str, dtype: str) -> Target:
-    """Read, check and place all parts of a card. Strict: every tensor must be there with its shape."""
+    """Read, check and place the parts of a card. Strict: every tensor must be there with its shape.
+
+    The drafter's file is checked with the others and read when a method first drafts with it.
+    """
     if dtype not in DTYPES:
         raise unknown_name("dtype", dtype, DTYPES)
     if device.startswith("cuda") and not torch.cuda.is_available():
@@ -25,8 +29,10 @@ def load(card: Card, *, device: str, dtype: str) -> Target:
         # A tokenizer may be kept wider than the models, as LlamaGen's is (models.md 1.10).
         return load_part(card, name, DTYPES[card.raw["parts"][name].get("compute_dtype", dtype)]).to(device)
 
-    drafter = part(entry["drafter"]) if entry["drafter"] else None
-    return Target(card, part("vq"), part(entry["model"]), drafter)
+    if not entry["drafter"]:
+        return Target(card, part("vq"), part(entry["model"]), None)
+    check_part(card, entry["drafter"])
+    return Target(card, part("vq"), part(entry["model"]), partial(part, entry["drafter"]))
 
 
 def load_part(card: Card, name: str, dtype: torch.dtype) -> nn.Module:

@@ -4,7 +4,7 @@ Activations are not in it: they depend on the widest call and are small beside t
 high resolution. The numbers are bytes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,16 +23,24 @@ class Need:
     num_bytes: int | None
 
 
-def memory_needs(card: Card, *, dtype: str, batch_size: int) -> list[Need]:
-    """Weights of every part, then the K/V caches of model and drafter for a batch (with guidance: two rows each)."""
-    parts = card.raw["parts"]
-    entry = card.raw["targets"][card.target_id]
-    needs = [Need(name, _weights(card, name, dtype)) for name in card.parts]
-    for name, key in ((entry["model"], "guidance"), (entry["drafter"], "draft_guidance")):
-        if name:
-            rows = batch_size * (2 if card.sampler[key] > 1 else 1)
-            cache = cache_values(parts[name]["config"], rows) * BYTES[dtype]
-            needs.append(Need(f"{name} cache", cache))
+def memory_needs(card: Card, *, dtype: str, batch_size: int, drafters: Collection[str] | None = None) -> list[Need]:
+    """Weights of every part, then the K/V caches of model and drafter for a batch (with guidance: two rows each).
+
+    drafters: values of the knob `drafter` that will draft; None is every one that can. A checkpoint that drafts for
+    nobody is never loaded.
+    """
+    entry, drafting = card.raw["targets"][card.target_id], card.drafters if drafters is None else drafters
+    idle = entry["drafter"] if "checkpoint" not in drafting else None
+    needs = [Need(name, _weights(card, name, dtype)) for name in card.parts if name != idle]
+    config = card.raw["parts"][entry["model"]]["config"]
+    caches = [(entry["model"], config, "guidance")]
+    if "checkpoint" in drafting:
+        caches.append((entry["drafter"], card.raw["parts"][entry["drafter"]]["config"], "draft_guidance"))
+    if "self" in drafting:
+        caches.append((f"{entry['model']} as drafter", {**config, "grid": card.draft_grid}, "draft_guidance"))
+    for name, shape, key in caches:
+        rows = batch_size * (2 if card.sampler[key] > 1 else 1)
+        needs.append(Need(f"{name} cache", cache_values(shape, rows) * BYTES[dtype]))
     return needs
 
 
@@ -44,9 +52,9 @@ def cache_values(config: Mapping[str, Any], rows: int) -> int:
     return int(2 * config["n_layers"] * rows * slots * config["dim"])
 
 
-def memory_lines(card: Card, *, dtype: str, batch_size: int) -> list[str]:
+def memory_lines(card: Card, *, dtype: str, batch_size: int, drafters: Collection[str] | None = None) -> list[str]:
     """The needs as text, the total first."""
-    needs = memory_needs(card, dtype=dtype, batch_size=batch_size)
+    needs = memory_needs(card, dtype=dtype, batch_size=batch_size, drafters=drafters)
     known = sum(need.num_bytes or 0 for need in needs)
     unknown = [need.name for need in needs if need.num_bytes is None]
     more = f" and {', '.join(unknown)} (size unknown before conversion)" if unknown else ""

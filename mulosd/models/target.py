@@ -2,7 +2,7 @@
 
 import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +18,7 @@ from mulosd.decoding.sampling import Sampler
 from mulosd.methods import AR, DraftOnly, MuLoSD, SamplerKnobs
 from mulosd.models.conditioning import Condition
 from mulosd.models.families import Card
-from mulosd.models.image_gpt import ImageGPT
+from mulosd.models.image_gpt import ImageGPT, on_grid
 from mulosd.models.text import Encoder, build_encoder
 from mulosd.models.vq import VQModel
 from mulosd.schedule import check_fit, draft_sampler, target_sampler
@@ -36,10 +36,20 @@ class Target:
     same batch shape and thread count (architecture 4).
     """
 
-    def __init__(self, card: Card, vq: VQModel, model: ImageGPT, drafter: ImageGPT | None) -> None:
-        self.card, self.vq, self.model, self.drafter = card, vq, model, drafter
+    def __init__(self, card: Card, vq: VQModel, model: ImageGPT, load_drafter: Callable[[], ImageGPT] | None) -> None:
+        self.card, self.vq, self.model, self._load_drafter = card, vq, model, load_drafter
         self._neighbours = NeighbourTable(vq.quantize.codebook())
         self._upsamplers: dict[tuple[str, str | None], Upsampler] = {}
+
+    @cached_property
+    def drafter(self) -> ImageGPT | None:
+        """The drafter's checkpoint, loaded when first asked for; None where the family has none."""
+        return self._load_drafter() if self._load_drafter else None
+
+    @cached_property
+    def _self_drafter(self) -> ImageGPT:
+        assert self.card.draft_grid is not None
+        return on_grid(self.model, self.card.draft_grid)
 
     @property
     def device(self) -> torch.device:
@@ -118,6 +128,7 @@ class Target:
         drafting: dict[str, Any] = {}
         if isinstance(method, DraftOnly):
             drafting["draft_sampler"] = Sampler(**draft_sampler(method, preset))
+            drafting["drafter"] = self._self_drafter if method.drafter == "self" else self.drafter
             drafting["upsampler"] = self._upsampler(method)
         if isinstance(method, MuLoSD) and method.feedback == "downsample":
             assert self.card.ratio is not None
@@ -127,7 +138,6 @@ class Target:
             condition,
             torch.tensor(list(seeds), dtype=torch.int64, device=self.device),
             Sampler(**target_sampler(method, preset)),
-            drafter=self.drafter,
             neighbours=self._neighbours,
             record=None if shots is None else lambda tokens: shots.append(tokens.copy()),
             synchronize=torch.cuda.synchronize if self.device.type == "cuda" else lambda: None,
@@ -137,13 +147,13 @@ class Target:
     def _upsampler(self, method: DraftOnly) -> Upsampler:
         key = method.upsampler, method.sr_model
         if key not in self._upsamplers:
-            assert self.drafter is not None
-            grid = self.drafter.config.grid
+            assert self.card.draft_grid is not None
+            assert self.card.ratio is not None
             self._upsamplers[key] = build_upsampler(
                 method.upsampler,
                 vq=self.vq,
-                draft_grid=grid,
-                ratio=self.card.grid // grid,
+                draft_grid=self.card.draft_grid,
+                ratio=self.card.ratio,
                 sr_model=method.sr_model,
                 card=self.card,
             )

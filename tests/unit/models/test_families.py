@@ -72,6 +72,29 @@ def test_the_content_hash_covers_what_changes_an_image(folder: Path) -> None:
         assert load_card("toy-high", folder).content_hash != before["toy-high"]
 
 
+@pytest.mark.parametrize(
+    ("multi_grid", "grids", "drafter", "expected"),
+    [
+        (False, [4, 8], "low", (4, ("checkpoint",))),  # the card must say so
+        (True, [], "low", (4, ("checkpoint",))),
+        (True, [4, 8], "low", (4, ("checkpoint", "self"))),
+        (True, [2, 8], "low", (4, ("checkpoint",))),  # not on the draft grid
+        (True, [2, 4, 8], None, (4, ("self",))),
+        (True, [8], None, (None, ())),
+    ],
+)
+def test_what_can_draft(
+    folder: Path, multi_grid: bool, grids: list[int], drafter: str | None, expected: tuple[int | None, tuple[str, ...]]
+) -> None:
+    data = card_data(folder)
+    data["multi_grid"] = multi_grid
+    data["parts"]["high"]["config"]["grids"] = grids
+    data["targets"]["toy-high"]["drafter"] = drafter
+    write_card(folder, data)
+    card = load_card("toy-high", folder)
+    assert (card.draft_grid, card.drafters) == expected
+
+
 # What a user can break, each with its sentence.
 
 

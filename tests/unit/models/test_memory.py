@@ -65,6 +65,21 @@ def test_weights_of_the_shipped_family() -> None:
     assert memory_lines(card, dtype="float32", batch_size=1)[0].startswith("memory of tiny-mid: ")
 
 
+def test_a_checkpoint_that_drafts_for_nobody_takes_nothing() -> None:
+    card = load_card("llamagen-xl-512")
+    needs = memory_needs(card, dtype="bfloat16", batch_size=1, drafters=())
+    assert [need.name for need in needs] == ["vq", "model-512", "t5", "model-512 cache"]
+
+
+def test_a_self_drafter_takes_a_cache_alone() -> None:
+    card = load_card("tiny-mid")
+    config = {**card.raw["parts"]["mid"]["config"], "grids": [8, 16]}
+    raw = {**card.raw, "parts": {**card.raw["parts"], "mid": {**card.raw["parts"]["mid"], "config": config}}}
+    needs = memory_needs(replace(card, raw=raw), dtype="float32", batch_size=1, drafters=("self",))
+    assert [need.name for need in needs] == ["vq", "mid", "mid cache", "mid as drafter cache"]
+    assert needs[-1].num_bytes == 4 * cache_values({**config, "grid": 8}, 2)
+
+
 def test_the_lines_name_what_is_unknown() -> None:
     first, second = memory_lines(load_card("llamagen-xl-512"), dtype="bfloat16", batch_size=8)
     assert "and t5 (size unknown before conversion) per device at batch size 8 in bfloat16" in first

@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from mulosd.decoding.engine import Engine
+from mulosd.decoding.wavefront import Worklist, fill
 from mulosd.errors import ConfigError, EnvironmentProblem
 from mulosd.methods import AR, METHODS, DraftOnly, MuLoSD, SamplerKnobs, ZipAR, build_method
-from mulosd.models.families import load_target
+from mulosd.models import loading
+from mulosd.models.families import Card, load_target
+from mulosd.models.image_gpt import on_grid
 from mulosd.models.target import Target, to_uint8
 from mulosd.training import tiny
 from tests import tiny_family
@@ -82,6 +86,40 @@ def test_frames_end_with_the_image(high: Target) -> None:
     undecided = [int((frame < 0).sum()) for frame in decoded.frames]
     assert undecided == sorted(undecided, reverse=True)
     assert high.decode([PROMPT], [7], AR())[0].frames == []
+
+
+@pytest.fixture
+def multi(folder: Path) -> Target:
+    return load_target("tiny-multi", dtype="float64", folder=folder)
+
+
+def test_self_drafting_loads_no_second_checkpoint(multi: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_part(card: Card, name: str, dtype: torch.dtype) -> None:
+        raise AssertionError(f"{name} was loaded")
+
+    monkeypatch.setattr(loading, "load_part", load_part)
+    decoded = multi.decode([PROMPT], [7], MuLoSD(drafter="self", tau=0.0, upsampler="repeat"))[0]
+    draft = multi.decode([PROMPT], [7], DraftOnly(drafter="self", upsampler="repeat"))[0]
+    assert np.array_equal(decoded.tokens, draft.tokens)
+    multi.decode([PROMPT], [7], AR())
+    with pytest.raises(AssertionError, match="low was loaded"):
+        multi.decode([PROMPT], [7], DraftOnly())
+
+
+def test_the_self_drafter_is_the_target_on_the_draft_grid(multi: Target) -> None:
+    """Its draft is what AR decoding of that model draws from the drafter's noise."""
+    small = Target(multi.card, multi.vq, on_grid(multi.model, 2), None)
+    job = small._job(small._condition([PROMPT], [7]), [7], AR(guidance=multi.card.sampler["draft_guidance"]), None)
+    engine = Engine(small.model, job.condition, job.seeds, job.sampler, job.stats, stream="draft")
+    fill(engine, [Worklist(np.ones((2, 2), np.int64), 2, first_row_serial=True)], "draft")
+    draft = multi.decode([PROMPT], [7], DraftOnly(drafter="self", upsampler="repeat", draft_window=2))[0]
+    assert np.array_equal(draft.tokens, np.kron(engine.tokens.reshape(2, 2), np.ones((2, 2), int)))
+
+
+@pytest.mark.parametrize("method", [DraftOnly(drafter="self"), MuLoSD(drafter="self")])
+def test_a_model_of_one_grid_does_not_draft_for_itself(high: Target, method: SamplerKnobs) -> None:
+    with pytest.raises(ConfigError, match="the model of tiny-high was not trained on its draft grid too"):
+        high.check(method)
 
 
 @pytest.mark.parametrize("method", [DraftOnly(), MuLoSD()])
