@@ -35,8 +35,8 @@ class Card:
 
     grid: side of the token grid; image_px: side of the image; draft_grid None: nothing can draft for the target.
     drafters: what can draft for it, as values of the knob `drafter`. sampler: preset with guidance, temperature, top_k,
-    top_p, draft_guidance. content_hash covers everything that changes an image: file hashes, configurations, preset; it is
-    provisional while parts are `missing` (their names).
+    top_p, draft_guidance. content_hash covers everything that changes an image: file hashes, configurations, preset; it
+    is provisional while parts are `missing` (their names).
     """
 
     target_id: str
