@@ -180,6 +180,9 @@ class MuLoSD(DraftOnly):
             _check_unused(self, "tau", "resampled_fraction, which chooses it", "leave resampled_fraction out")
 
 
+SAMPLER_KNOBS = tuple(field.name for field in fields(SamplerKnobs))
+DRAFT_KNOBS = tuple(field.name for field in fields(DraftOnly) if field.name not in SAMPLER_KNOBS)
+
 METHODS: dict[str, type[SamplerKnobs]] = {cls.name: cls for cls in (AR, DraftOnly, ZipAR, MuLoSD)}
 
 

@@ -17,6 +17,7 @@ from evaluators import statistics
 from evaluators.geneval import TASKS, paired_overall_difference
 from evaluators.paired_tests import limits_where_all_agree
 from mulosd.errors import DataError
+from mulosd.methods import DRAFT_KNOBS, SAMPLER_KNOBS
 
 OVERALL = "geneval/overall"
 DETAIL = "detail/accuracy"
@@ -24,8 +25,6 @@ DPG = "dpg/overall"
 # What can be marked best: means over samples that rows share. Recall is a mean over references judged by each row's own
 # manifold, and distances of distributions are no means at all.
 MARKED = ("forwards", "geneval", "dpg", "detail", "precision_effnet")
-SAMPLER_KNOBS = ("guidance", "temperature", "top_k", "top_p")
-DRAFT_KNOBS = ("upsampler", "draft_window", "draft_guidance")
 FORWARD_COUNTERS = ("forwards_draft", "forwards_verify", "forwards_resample", "forwards_refresh")
 NON_INFERIORITY_MARGIN = 0.05  # GenEval overall: the largest loss against ar that still counts as none
 

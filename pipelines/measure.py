@@ -3,7 +3,8 @@
     1. reconstructions of the test scenes at each target's image size (no GPT)
     2. on the val split: `ar` at every guidance of SCAN, `draft-only` at every draft guidance; the best GenEval overall
        of each becomes the preset
-    3. on the test split: `ar` and `draft-only` (two up-samplers) at the presets; `ar` on held-out combinations
+    3. on the test split: `ar` and `draft-only` (two up-samplers, and the target as its own drafter where it can) at the
+       presets; `ar` on held-out combinations
     4. the gate's verdicts, and where everything came from
 
 The same command continues or does nothing; another count measures what is missing. Writes the card last, and only
@@ -123,6 +124,8 @@ class Measurement:
         methods = [ar(preset["guidance"])]
         if self.cards[target].draft_grid:
             methods += [draft_only(upsampler, preset["draft_guidance"]) for upsampler in UPSAMPLERS]
+        if "self" in self.cards[target].drafters[1:]:
+            methods.append({**draft_only(SCAN_UPSAMPLER, preset["draft_guidance"]), "drafter": "self"})
         return self.sweep("test", target, methods, "test", self.count)
 
     def heldout(self, target: str, preset: Mapping[str, float]) -> Sweep:
@@ -232,9 +235,10 @@ class _Runner:
 
 
 def _name(cell: Cell) -> str:
-    """`ar`, or `draft-only <up-sampler>`: the cells of one test sweep."""
-    upsampler = getattr(cell.method, "upsampler", "")
-    return f"{cell.method.name} {upsampler}".rstrip()
+    """`ar`, `draft-only <up-sampler>` or `draft-only <up-sampler> self`: the cells of one test sweep."""
+    if not isinstance(cell.method, DraftOnly):
+        return cell.method.name
+    return f"{cell.method.name} {cell.method.upsampler}" + " self" * (cell.method.drafter == "self")
 
 
 def _vq(what: Measurement, store: Store) -> dict[str, Any]:
@@ -277,7 +281,7 @@ def _gate(what: Measurement, vq: Mapping[str, Summary], tests: Mapping[str, list
     for target in what.drafted:
         full, *drafts = tests[target]
         detail[target] = {
-            draft.cell.method.upsampler: {  # type: ignore[attr-defined]
+            draft.name.removeprefix("draft-only "): {
                 "accuracy": draft.summary["detail/accuracy"]["value"],
                 "advantage": advantage(full.detail, draft.detail, full.captions),
             }
