@@ -28,7 +28,7 @@ class StaticAR:
         self.model, self.sampler = model, sampler
         self.is_guided = sampler.guidance > 1.0
         self.prefix = model.prefix(condition, with_null=self.is_guided)
-        self.cache = model.new_cache(len(self.prefix.rows))
+        self.cache = model.new_cache(len(self.prefix.mask))
         self.cache.prefix_mask = self.prefix.mask.bool()
         config, device = model.config, self.cache.kv.device
         self.seeds = torch.zeros(len(condition), dtype=torch.int64, device=device)
@@ -42,7 +42,7 @@ class StaticAR:
     def __call__(self, seeds: Tensor) -> Tensor:
         """Tokens [B, N] under seeds int64 [B]; a view that the next call overwrites."""
         self.seeds.copy_(seeds)
-        none = torch.zeros(len(self.prefix.rows), 0, dtype=torch.int64, device=self.seeds.device)
+        none = torch.zeros(len(self.prefix.mask), 0, dtype=torch.int64, device=self.seeds.device)
         logits = self.model(none, none, none, self.cache, none[..., None].bool(), self.prefix.rows)
         self.position.fill_(-1)
         self._decide(logits)
@@ -52,7 +52,7 @@ class StaticAR:
 
     def _step(self, span: int) -> None:
         tokens = self.tokens.index_select(1, self.position)
-        rows = len(self.prefix.rows)
+        rows = len(self.prefix.mask)
         where = self.position.expand(rows, 1)
         mask = (torch.arange(span, device=where.device) <= self.position).expand(rows, 1, span)
         fed = tokens.repeat(rows // len(tokens), 1)

@@ -37,6 +37,7 @@ class FakeCard:
     grid: int = GRID[0]
     codebook_size: int = 64
     draft_grid: int = 2
+    drafters: tuple[str, ...] = ("checkpoint",)
     image_px: int = 8
     content_hash: str = "weights-1"
     encoders: dict[str, Any] = field(default_factory=dict)
@@ -51,7 +52,7 @@ class FakeModel:
         self.config = SimpleNamespace(num_tokens=grid * grid, grid=grid)
         self.calls: list[tuple[Any, Any, Any, Any]] = []
 
-    def new_cache(self, rows: int, *, scratch: int = 0) -> Any:
+    def new_cache(self, rows: int, *, scratch: int = 0, prefix_len: int | None = None) -> Any:
         import torch
 
         return SimpleNamespace(kv=torch.zeros(rows, self.config.num_tokens + scratch + 1))

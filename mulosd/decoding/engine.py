@@ -29,8 +29,8 @@ class ImageModel(Protocol):
 
     config: GPTConfig
 
-    def new_cache(self, rows: int, *, scratch: int = 0) -> KVCache:
-        """An empty cache."""
+    def new_cache(self, rows: int, *, scratch: int = 0, prefix_len: int | None = None) -> KVCache:
+        """An empty cache with room for a prefix of `prefix_len` rows."""
         ...
 
     def prefix(self, condition: Condition, *, with_null: bool) -> Prefix:
@@ -102,7 +102,8 @@ class Engine:
         self.num_tokens = model.config.num_tokens
         self.is_guided = sampler.guidance > 1.0
         prefix = model.prefix(condition, with_null=self.is_guided)
-        self.cache = model.new_cache(len(prefix.rows), scratch=self.grid)
+        rows, length = prefix.mask.shape
+        self.cache = model.new_cache(rows, scratch=self.grid, prefix_len=length)
         self.cache.prefix_mask = prefix.mask.bool()
         self._prefix: Tensor | None = prefix.rows
         self.tokens: Ints = np.zeros((self.batch, self.num_tokens), np.int64)

@@ -10,6 +10,7 @@ Axes: R rows (batch, twice with guidance), Q fed positions, T prefix rows, S slo
 """
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
@@ -120,19 +121,29 @@ class KVCache:
 
     A token of raster position p lives in slot p; `trash` takes padded queries and is never visible. Slot 0 follows the
     prefix in use, so that behind one shorter than `prefix_slots` the rest of `kv` stays unused. With `is_collapsed` the
-    whole prefix is `VIRTUAL_KEYS` keys (models.md 1.4).
+    whole prefix is `VIRTUAL_KEYS` keys (models.md 1.4). prefix_len: rows to keep room for; None: of the longest prefix.
     """
 
     def __init__(
-        self, config: GPTConfig, rows: int, *, scratch: int = 0, like: Tensor, is_collapsed: bool = False
+        self,
+        config: GPTConfig,
+        rows: int,
+        *,
+        scratch: int = 0,
+        prefix_len: int | None = None,
+        like: Tensor,
+        is_collapsed: bool = False,
     ) -> None:
+        length = config.prefix_len if prefix_len is None else prefix_len
+        if length > config.prefix_len:
+            raise ValueError(f"a prefix of {length} rows, but the model was made for {config.prefix_len}")
         self.is_collapsed = is_collapsed
-        self.prefix_slots = VIRTUAL_KEYS if is_collapsed else config.prefix_len
+        self.prefix_slots = VIRTUAL_KEYS if is_collapsed else length
         self.slots = config.num_tokens + scratch + 1
         self.trash = self.slots - 1
         shape = (config.n_layers, 2, rows, config.n_heads, self.prefix_slots + self.slots, config.head_dim)
         self.kv = torch.zeros(shape, dtype=like.dtype, device=like.device)
-        self.prefix_mask = torch.ones(rows, config.prefix_len, dtype=torch.bool, device=like.device)
+        self.prefix_mask = torch.ones(rows, length, dtype=torch.bool, device=like.device)
 
     @property
     def prefix_mask(self) -> Tensor:
@@ -150,6 +161,12 @@ class KVCache:
             self.scores = F.pad(scores, (0, self.slots))[:, None, None]  # of the virtual keys, then 0 for every slot
         else:
             self.is_prefix_open = bool(mask.all())  # asked here, once, as the answer waits for the device
+
+    def of_rows(self, rows: slice) -> "KVCache":
+        """The cache of some of the rows, in the same memory."""
+        view = copy(self)
+        view.kv, view.prefix_mask = self.kv[:, :, rows], self.prefix_mask[rows]
+        return view
 
     def poison(self, value: float) -> None:
         """Fill every slot with a value (tests: unused slots must not matter)."""
@@ -280,10 +297,10 @@ class Transformer(nn.Module):
         self.register_buffer("rope", rope_table(config) if is_rotary else None, persistent=False)
         self.collapses_prefix = is_rotary and config.prefix_attention == "zero"
 
-    def new_cache(self, rows: int, *, scratch: int = 0) -> KVCache:
-        """An empty cache for `rows` sequences."""
+    def new_cache(self, rows: int, *, scratch: int = 0, prefix_len: int | None = None) -> KVCache:
+        """An empty cache for `rows` sequences behind prefixes of up to `prefix_len` rows (None: of any length)."""
         weight, collapses = self.output.weight, self.collapses_prefix
-        return KVCache(self.config, rows, scratch=scratch, like=weight, is_collapsed=collapses)
+        return KVCache(self.config, rows, scratch=scratch, prefix_len=prefix_len, like=weight, is_collapsed=collapses)
 
     def embed(self, tokens: Tensor, positions: Tensor, prefix_len: int) -> Tensor:
         """Embeddings [R, Q, d] of codes at raster positions behind a prefix of `prefix_len` rows."""

@@ -65,10 +65,11 @@ def load_gpt(fixture: Fixture, *, collapses: bool = True, **changes: Any) -> Ima
     return model.eval().requires_grad_(False)
 
 
-def load_ar_dtok(fixture: Fixture) -> ARDTok:
-    """The fixture's AR-DTok, its weights loaded strictly."""
+def load_ar_dtok(fixture: Fixture, *, shares_null: bool = True) -> ARDTok:
+    """The fixture's AR-DTok, its weights loaded strictly; without `shares_null` it feeds the null prefix every time."""
     model = ARDTok(gpt_config(fixture.config, positions="learned", logits_dtype="model"), fixture.config["cond_dim"])
     model.load_state_dict(fixture.weights, strict=True)
+    model.shares_null = shares_null
     return model.eval().requires_grad_(False)
 
 

@@ -14,7 +14,7 @@ Model = ImageGPT | ARDTok
 def start(model: Model, condition: Condition, *, with_null: bool = True) -> tuple[KVCache, Tensor]:
     """A cache with its mask set, and the prefix rows."""
     prefix = model.prefix(condition, with_null=with_null)
-    cache = model.new_cache(len(prefix.rows))
+    cache = model.new_cache(len(prefix.mask))
     cache.prefix_mask = prefix.mask
     return cache, prefix.rows
 
@@ -22,8 +22,8 @@ def start(model: Model, condition: Condition, *, with_null: bool = True) -> tupl
 def prefill(model: Model, condition: Condition, *, with_null: bool = True) -> tuple[KVCache, Tensor]:
     """The prefix alone; logits [R, T, V] of every prefix row."""
     cache, rows = start(model, condition, with_null=with_null)
-    none = torch.zeros(len(rows), 0, dtype=torch.int64)
-    hidden = model.features(none, none, none, cache, torch.zeros(len(rows), 0, 0, dtype=torch.bool), rows)
+    none = torch.zeros(len(cache.prefix_mask), 0, dtype=torch.int64)
+    hidden = model.features(none, none, none, cache, none[..., None].bool(), rows)
     return cache, model.output(model.norm(hidden))
 
 

@@ -8,7 +8,7 @@ from mulosd.decoding.job import Job
 from mulosd.decoding.registry import decode
 from mulosd.decoding.sampling import Sampler
 from mulosd.methods import AR, SamplerKnobs, ZipAR
-from mulosd.models.ar_dtok import ARDTok
+from mulosd.models.ar_dtok import ARDTok, NullPrefix
 from mulosd.models.conditioning import Condition, Prefix
 from tests.parity.fixtures import agrees, all_visible, load, load_ar_dtok
 from tests.parity.runs import feed, prefill, run, start
@@ -26,9 +26,10 @@ def logits_of(model: ARDTok, name: str) -> Tensor:
     return run(model, condition(length), DTOK.tensors[f"out.{name}.tokens"], 16, with_null=guidance > 1)
 
 
+@pytest.mark.parametrize("shares_null", [True, False])
 @pytest.mark.parametrize("name", RUNS)
-def test_cached_decoding(name: str) -> None:
-    assert agrees(logits_of(load_ar_dtok(DTOK), name), DTOK.tensors[f"out.{name}.logits"])
+def test_cached_decoding(name: str, shares_null: bool) -> None:
+    assert agrees(logits_of(load_ar_dtok(DTOK, shares_null=shares_null), name), DTOK.tensors[f"out.{name}.logits"])
 
 
 @pytest.mark.parametrize("method", [AR(), ZipAR(window=4)], ids=["ar", "zipar"])
@@ -104,4 +105,20 @@ def test_a_null_form_without_the_bias_is_seen(monkeypatch: pytest.MonkeyPatch) -
         return Prefix(torch.cat([rows[:half], rows[half:] - self.clip_proj.bias]), mask)
 
     monkeypatch.setattr(ARDTok, "prefix", without_bias)
+    assert not agrees(
+        logits_of(load_ar_dtok(DTOK, shares_null=False), "cond9_cfg4"), DTOK.tensors["out.cond9_cfg4.logits"]
+    )
+
+
+def test_a_kept_null_prefix_without_the_bias_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = ARDTok._null_prefix
+
+    def without_bias(self: ARDTok, length: int) -> NullPrefix:
+        bias = self.clip_proj.bias.clone()
+        self.clip_proj.bias.zero_()
+        null = own(self, length)
+        self.clip_proj.bias.copy_(bias)
+        return null
+
+    monkeypatch.setattr(ARDTok, "_null_prefix", without_bias)
     assert not agrees(logits_of(load_ar_dtok(DTOK), "cond9_cfg4"), DTOK.tensors["out.cond9_cfg4.logits"])

@@ -131,8 +131,8 @@ class Poisoned:
         self.config, self.prefix = model.config, model.prefix
         self.caches: list[KVCache] = []
 
-    def new_cache(self, rows: int, *, scratch: int = 0) -> KVCache:
-        kv = self._model.new_cache(rows, scratch=scratch)
+    def new_cache(self, rows: int, **room: Any) -> KVCache:
+        kv = self._model.new_cache(rows, **room)
         kv.poison(self._value)
         self.caches.append(kv)
         return kv

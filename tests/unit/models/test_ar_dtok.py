@@ -1,10 +1,12 @@
 """AR-DTok under the decoders: a target and a drafter of shared features, prefixes of any length, precision."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from mulosd.decoding import verify
 from mulosd.decoding.job import Job
@@ -13,8 +15,9 @@ from mulosd.decoding.sampling import Sampler
 from mulosd.methods import AR, MuLoSD, SamplerKnobs, ZipAR
 from mulosd.models.ar_dtok import ARDTok
 from mulosd.models.conditioning import Condition
-from mulosd.models.transformer import GPTConfig
+from mulosd.models.transformer import GPTConfig, Transformer
 from mulosd.upsample import build_upsampler
+from tests.parity.fixtures import all_visible
 from tests.unit.decoding import toys
 
 LONGEST = 9
@@ -58,6 +61,68 @@ def test_an_image_does_not_depend_on_its_batch(name: str, length: int) -> None:
     alone = [decode(job(length, (b,)), METHODS[name]).tokens[0] for b in range(2)]
     assert np.array_equal(both, np.stack(alone))
     assert not np.array_equal(both[0], both[1])
+
+
+@pytest.mark.parametrize("length", [LONGEST, 4])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_kept_null_prefix_gives_the_same_images(name: str, length: int) -> None:
+    shared, plain = job(length), job(length)
+    for model in (plain.target, plain.drafter):
+        model.shares_null = False
+    one, other = (decode(both, METHODS[name]) for both in (shared, plain))
+    assert np.array_equal(one.tokens, other.tokens)
+    assert one.stats[0].forwards == other.stats[0].forwards
+    assert one.stats[0].tokens_fed == other.stats[0].tokens_fed
+
+
+def prefix_rows_fed(model: ARDTok, monkeypatch: pytest.MonkeyPatch, *, images: int, times: int) -> int:
+    """Rows of all prefixes that the trunk runs in `times` decodes of a batch."""
+    fed: list[int] = []
+    trunk = Transformer.features
+
+    def counted(self: Transformer, *args: Any) -> Tensor:
+        fed.append(0 if args[5:] in ((), (None,)) else len(args[5]))
+        return trunk(self, *args)
+
+    monkeypatch.setattr(Transformer, "features", counted)
+    for _ in range(times):
+        features = torch.randn(images, 4, 6)
+        decode(Job(model, all_visible(features), torch.arange(images), Sampler(guidance=4.0)), AR())
+    return sum(fed)
+
+
+def test_the_null_prefix_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ar_dtok(4)
+    assert prefix_rows_fed(model, monkeypatch, images=3, times=2) == 1 + 2 * 3
+    model.shares_null = False
+    assert prefix_rows_fed(model, monkeypatch, images=3, times=2) == 2 * 6
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model.clip_proj.bias.add_(1.0),
+        lambda model: model.load_state_dict(ar_dtok(8).state_dict() | {"abs_pe": model.abs_pe + 1}, assign=True),
+        lambda model: model.half().double(),
+    ],
+    ids=["in place", "loaded", "rounded"],
+)
+def test_a_null_prefix_of_other_weights_is_not_kept(change: Callable[[ARDTok], Any]) -> None:
+    model = ar_dtok(4)
+    before = model._null_prefix(4)
+    assert model._null_prefix(4) is before
+    assert model._null_prefix(5).kv.shape[4] == 5
+    change(model)
+    after = model._null_prefix(4)
+    assert not torch.equal(after.kv, before.kv)
+    model._null = None
+    assert torch.equal(model._null_prefix(4).kv, after.kv)
+
+
+def test_padded_conditions_share_no_null_prefix() -> None:
+    condition = all_visible(torch.randn(1, 4, 6))
+    condition.mask[0, 0] = False
+    assert len(ar_dtok(4).prefix(condition, with_null=True).rows) == 2
 
 
 @pytest.mark.parametrize("method", [METHODS["mulosd-rejects-all"]], ids=["serial"])

@@ -141,6 +141,7 @@ def test_masked_prefix_rows_do_not_matter(layout: str) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_null_form(layout: str) -> None:
     model = build(layout)
+    model.shares_null = False
     cond, both = (model.prefix(condition(model), with_null=null) for null in (False, True))
     assert both.rows.shape == (4, model.config.prefix_len, 16)
     assert torch.allclose(both.rows[:2], cond.rows)
@@ -209,8 +210,8 @@ def test_what_a_cache_held_before_does_not_matter(layout: str, padded: bool, mon
     fresh = run(model, chunks(5, 10), padded=padded)
     new_cache = Transformer.new_cache
 
-    def poisoned(self: Transformer, rows: int, *, scratch: int = 0) -> KVCache:
-        cache = new_cache(self, rows, scratch=scratch)
+    def poisoned(self: Transformer, rows: int, **room: Any) -> KVCache:
+        cache = new_cache(self, rows, **room)
         cache.poison(1e4)
         return cache
 
@@ -274,6 +275,15 @@ def test_a_longer_prefix_than_the_model_has_is_refused() -> None:
     cache = build("ar-dtok").new_cache(2)
     with pytest.raises(ValueError, match="a prefix of 6 rows, but the model has room for 5"):
         cache.prefix_mask = torch.ones(2, 6, dtype=torch.bool)
+    with pytest.raises(ValueError, match="a prefix of 6 rows, but the model was made for 5"):
+        build("ar-dtok").new_cache(2, prefix_len=6)
+
+
+@pytest.mark.parametrize(("layout", "kept"), [("ar-dtok", 3), ("llamagen", VIRTUAL_KEYS)])
+def test_a_cache_keeps_room_for_the_prefix_in_use_alone(layout: str, kept: int) -> None:
+    cache = build(layout).new_cache(2, prefix_len=3)
+    assert cache.kv.shape[4] == kept + 16 + 1
+    assert cache.prefix_mask.shape == (2, 3)
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-12), (torch.float32, 1e-6), (torch.float16, 1e-4)])
