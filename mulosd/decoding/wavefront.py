@@ -93,7 +93,7 @@ def fill(engine: Engine, worklists: Sequence[Worklist], kind: str, record: Recor
 
 
 def _front(engine: Engine, b: int, work: Worklist, cells: Sequence[Cell]) -> tuple[Queries, list[int]]:
-    """Queries of one image: the predecessor of every ready cell, then decided tokens not fed yet.
+    """Queries of one image: the predecessor of every ready cell, then decided tokens not fed yet but the grid's last.
 
     Also the query index of each cell, -1 for cell 0, which is drawn from the prefix's own logits. An image that
     is done, or draws cell 0 alone, has no query, so that it takes no forward of its batch.
@@ -114,7 +114,7 @@ def _front(engine: Engine, b: int, work: Worklist, cells: Sequence[Cell]) -> tup
     if not queries.tokens:
         return queries, picks
     fed = set(queries.slots)
-    for position in np.nonzero(engine.decided[b] & ~engine.committed[b])[0]:
+    for position in np.nonzero((engine.decided[b] & ~engine.committed[b])[:-1])[0]:  # no cell sees the last one
         if int(position) not in fed:
             queries.add(int(engine.tokens[b, position]), int(position), int(position), int(position) // grid)
     return queries, picks

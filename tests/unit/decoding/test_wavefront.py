@@ -1,16 +1,20 @@
 """Which cells may run: architecture 9 restated cell by cell, against `Worklist` and against forward counts."""
 
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from mulosd.decoding import verify
 from mulosd.decoding.engine import Bools, Ints
 from mulosd.decoding.wavefront import Cell, Worklist
-from mulosd.methods import AR, DraftOnly, MuLoSD, ZipAR
+from mulosd.methods import AR, DraftOnly, MuLoSD, SamplerKnobs, ZipAR
+from mulosd.models.image_gpt import ImageGPT
+from mulosd.types import STATUS_ACCEPTED
 from tests.unit.decoding import toys
 
 SETTINGS = settings(deadline=None, max_examples=60, derandomize=True, database=None)
@@ -185,3 +189,43 @@ def test_forwards_of_island_cycles() -> None:
         assert stats.forwards_refresh == sum(bool(block.any()) for block in blocks[:3])
         assert (stats.forwards_verify, stats.cycles) == (4, 4)
     assert len({stats.forwards_refresh for stats in result.stats}) > 1, "every image changed alike: a weak setting"
+
+
+class Fed:
+    """A model that notes the last position of every call."""
+
+    def __init__(self, model: ImageGPT) -> None:
+        self._model, self.positions = model, [-1]
+        self.config, self.prefix, self.new_cache = model.config, model.prefix, model.new_cache
+
+    def __call__(self, tokens: Tensor, positions: Tensor, *rest: Any) -> Tensor:
+        self.positions += positions.ravel().tolist()
+        return self._model(tokens, positions, *rest)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        AR(),
+        ZipAR(window=2),
+        MuLoSD(tau=0.02, pool_k=2, radius=0),
+        MuLoSD(tau=0.02, pool_k=2, radius=0, rows_per_cycle=1),
+        MuLoSD(tau=0.02, pool_k=2, radius=0, rows_per_cycle=1, resample="serial"),
+        MuLoSD(tau=0.02, pool_k=2, radius=0, resample="serial", kv="stale"),
+        MuLoSD(tau=0.02, pool_k=2, rejection="raster-redraft"),
+    ],
+    ids=str,
+)
+def test_the_last_cell_is_never_fed(method: SamplerKnobs) -> None:
+    """No cell comes after it, and AR-DTok's table of positions ends before it (models.md 4.3)."""
+    models: list[Fed] = []
+
+    def wrap(model: ImageGPT) -> Any:
+        models.append(Fed(model))
+        return models[0]
+
+    result = toys.run(method, wrap=wrap)
+    last = result.tokens[0].size - 1
+    assert max(models[0].positions) == last - 1
+    if isinstance(method, MuLoSD):
+        assert (result.status.reshape(3, -1)[:, -1] == STATUS_ACCEPTED).any(), "every last draft is drawn again"
