@@ -31,9 +31,9 @@ def tensors_of(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     return {name: (NAMES.get(entry["dtype"], entry["dtype"]), tuple(entry["shape"])) for name, entry in entries}
 
 
-def num_values(path: Path) -> int:
-    """Numbers stored in a safetensors file."""
-    return sum(math.prod(shape) for _, shape in tensors_of(path).values())
+def num_values(path: Path, without: tuple[str, ...] = ()) -> int:
+    """Numbers stored in a safetensors file, but for tensors whose names begin like one of `without`."""
+    return sum(math.prod(shape) for name, (_, shape) in tensors_of(path).items() if not name.startswith(without))
 
 
 def check_part(card: Card, name: str) -> Path:

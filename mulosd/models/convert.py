@@ -36,6 +36,7 @@ LEFTOVERS = {  # architecture -> names that files may carry and no model uses (m
     "ta-tok": r"teacher.*|(encoder|encode_task_layer|bottleneck\.in_linear|scale_layer|decoder\.\w+\.head)\..*",
 }
 FOLDERS = {"t5": ("t5",), "tar-llm": ("qwen2", "llava_qwen")}  # architecture -> model_type of its Hugging Face folder
+UNUSED = {"t5": ("decoder.", "lm_head.")}  # architecture -> what of a folder's tensors is never loaded
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def _convert_folder(source: Path, folder: Path, template: dict[str, Any], part: 
         "folder": part,
         "files": hashes,
         "dtype": ", ".join(sorted(dtypes)),
-        "num_params": sum(num_values(path) for path in weights),
+        "num_params": sum(num_values(path, UNUSED.get(entry["architecture"], ())) for path in weights),
     }
     if not is_dry:
         entry["sha256"] = sha256_hex(canonical_json(hashes))

@@ -10,6 +10,7 @@ from typing import Any
 
 from mulosd.models.checkpoints import num_values
 from mulosd.models.families import Card
+from mulosd.models.text import condition_len
 
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 VIRTUAL_KEYS = 2  # cache slots of a collapsed prefix (mulosd.models.transformer)
@@ -38,9 +39,13 @@ def memory_needs(card: Card, *, dtype: str, batch_size: int, drafters: Collectio
         caches.append((entry["drafter"], card.raw["parts"][entry["drafter"]]["config"], "draft_guidance"))
     if "self" in drafting:
         caches.append((f"{entry['model']} as drafter", {**config, "grid": card.draft_grid}, "draft_guidance"))
+    length = condition_len(card)
     for name, shape, key in caches:
         rows = batch_size * (2 if card.sampler[key] > 1 else 1)
-        needs.append(Need(f"{name} cache", cache_values(shape, rows) * BYTES[dtype]))
+        values = cache_values({**shape, "prefix_len": length}, rows)
+        needs.append(Need(f"{name} cache", values * BYTES[dtype]))
+        if rows > batch_size and shape.get("positions") == "learned":
+            needs.append(Need(f"{name} null prefix", null_values(shape, length) * BYTES[dtype]))
     return needs
 
 
@@ -50,6 +55,11 @@ def cache_values(config: Mapping[str, Any], rows: int) -> int:
     prefix = VIRTUAL_KEYS if is_collapsed else config["prefix_len"]
     slots = prefix + config["grid"] ** 2 + config["grid"] + 1
     return int(2 * config["n_layers"] * rows * slots * config["dim"])
+
+
+def null_values(config: Mapping[str, Any], length: int) -> int:
+    """Numbers in the null prefix of `length` rows that AR-DTok keeps: K/V of every layer, and its features."""
+    return int((2 * config["n_layers"] + 1) * length * config["dim"])
 
 
 def memory_lines(card: Card, *, dtype: str, batch_size: int, drafters: Collection[str] | None = None) -> list[str]:

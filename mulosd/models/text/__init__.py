@@ -7,6 +7,7 @@ No torch here.
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -68,6 +69,12 @@ def encoder_facts(card: Any, *, device: str, dtype: str) -> EncoderFacts | None:
     text = json.dumps(settings, sort_keys=True)
     first = next(iter(encoders.values()))["architecture"]
     return EncoderFacts(hashlib.sha256(text.encode()).hexdigest()[:16], first in SEEDED)
+
+
+def condition_len(card: Any) -> int:
+    """Rows T of a card's conditions: the model's longest prefix, or what Tar's `scale` leaves of its square of ids."""
+    scale, longest = int(card.condition.get("scale", 0)), int(card.prefix_len)
+    return (math.isqrt(longest) // (scale + 1)) ** 2 if scale else longest
 
 
 def build_encoder(card: "Card", *, device: str, dtype: str) -> Encoder:

@@ -7,6 +7,7 @@ that a prompt spells out are not taken for drawn ones, and no repetition penalty
 """
 
 import logging
+import math
 import re
 from collections.abc import Sequence
 from functools import cached_property
@@ -19,7 +20,7 @@ from mulosd.decoding.sampling import Sampler, draw
 from mulosd.errors import DataError
 from mulosd.models.conditioning import Condition
 from mulosd.models.families import Card
-from mulosd.models.text import Encoded
+from mulosd.models.text import Encoded, condition_len
 from mulosd.models.text.hf import load_model, load_tokenizer
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class TarLLM:
         settings = {key: card.condition.get(key, value) for key, value in SAMPLER.items()}
         self._sampler = Sampler(**settings)
         self._scale = int(card.condition.get("scale", 0))
-        self._side = round(card.prefix_len**0.5) // (self._scale + 1)
+        self._side = math.isqrt(condition_len(card))
 
     def encode(self, prompts: Sequence[str], seeds: Sequence[int]) -> Encoded:
         """Ids [B, T], all valid; T is 729, 169 or 81 at the scales 0, 1, 2 of the released models."""

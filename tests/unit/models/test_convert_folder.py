@@ -45,6 +45,16 @@ def test_an_encoders_folder_is_taken_over(tmp_path: Path) -> None:
         check_part(replace(card, missing=()), "llm")
 
 
+def test_of_t5_the_encoder_half_alone_is_counted(tmp_path: Path) -> None:
+    data = fabricated.tar_family()
+    data["parts"]["llm"] = {"architecture": "t5", "config": {}}
+    source = llm_folder(tmp_path / "hub", model_type="t5")
+    names = {"shared.weight": 5, "encoder.block.0.w": 7, "decoder.block.0.w": 11, "lm_head.weight": 13}
+    save_file({name: torch.ones(size) for name, size in names.items()}, source / "model.safetensors")
+    done = convert(source, family=str(fabricated.write_family(tmp_path, data)), part="llm", out=tmp_path / "out")
+    assert done.entry["num_params"] == 5 + 7
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

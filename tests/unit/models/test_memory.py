@@ -7,7 +7,7 @@ import pytest
 
 from mulosd.models.architectures import build_part
 from mulosd.models.families import load_card
-from mulosd.models.memory import VIRTUAL_KEYS, cache_values, memory_lines, memory_needs
+from mulosd.models.memory import VIRTUAL_KEYS, cache_values, memory_lines, memory_needs, null_values
 from mulosd.models.transformer import VIRTUAL_KEYS as TRUNK_KEYS
 from tests import fabricated
 
@@ -26,6 +26,26 @@ def test_a_cache_is_as_large_as_the_real_one(family: str, part: str) -> None:
     cache = model.new_cache(4, scratch=entry["config"]["grid"])
     assert cache_values(entry["config"], 4) == cache.kv.numel()
     assert VIRTUAL_KEYS == TRUNK_KEYS
+
+
+def test_the_null_prefix_is_as_large_as_the_real_one() -> None:
+    entry = fabricated.tar_family()["parts"]["model-8"]
+    null = build_part("model-8", entry)._null_prefix(4)
+    assert null_values(entry["config"], 4) == null.kv.numel() + null.features.numel()
+
+
+def test_a_coarser_scale_takes_a_shorter_prefix() -> None:
+    card = load_card("tar-7b-512")
+    target = {**card.raw["targets"][card.target_id], "condition": {"scale": 2}}
+    coarse = replace(card, raw={**card.raw, "targets": {card.target_id: target}})
+    full, short = (
+        {need.name: need.num_bytes or 0 for need in memory_needs(c, dtype="bfloat16", batch_size=3)}
+        for c in (card, coarse)
+    )
+    row = 2 * 30 * 1280 * 2  # bytes of one cached row: keys and values of 30 layers in bfloat16
+    for name in ("model-512", "model-256"):
+        assert full[f"{name} cache"] - short[f"{name} cache"] == 3 * 2 * (729 - 81) * row
+        assert short[f"{name} null prefix"] == 81 * (row + 2 * 1280)
 
 
 def test_an_attended_prefix_takes_its_rows() -> None:
@@ -55,6 +75,7 @@ def test_guidance_doubles_the_rows() -> None:
     )
     assert guided["model-1024 cache"] == 2 * (alone["model-1024 cache"] or 0)
     assert guided["model-256 cache"] == alone["model-256 cache"]
+    assert guided.keys() - alone.keys() == {"model-1024 null prefix"}
 
 
 def test_weights_of_the_shipped_family() -> None:
