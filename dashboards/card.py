@@ -83,7 +83,8 @@ def _models(card: Card) -> str:
     for target, entry in card["targets"].items():
         part, preset = card["parts"][entry["model"]], entry["sampler"]
         config, trained = part["config"], part.get("trained", {})
-        drafts = f", drafter {preset['draft_guidance']:g}" if entry["drafter"] else ""
+        drafters = [*([entry["drafter"]] if entry["drafter"] else []), *(["itself"] if "grids" in config else [])]
+        drafts = f", drafter {preset['draft_guidance']:g}" if drafters else ""
         rows.append(
             [
                 f"`{target}`",
@@ -91,7 +92,7 @@ def _models(card: Card) -> str:
                 f"{entry['image_px']} px",
                 f"{config['n_layers']} layers, width {config['dim']}",
                 f"{trained['seconds'] / 60:.0f} min, {trained['images']} images" if trained else DASH,
-                entry["drafter"] or DASH,
+                " or ".join(drafters) or DASH,
                 f"{preset['guidance']:g}{drafts}",
             ]
         )

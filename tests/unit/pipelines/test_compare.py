@@ -191,6 +191,9 @@ def test_of_several_drafts_the_same_draft_is_the_control(group: list[CellRow]) -
     assert baseline_of(row("m", "mulosd", right=0.7, tau=0.3), rows, "draft-only") is group[1]
     assert baseline_of(row("m", "mulosd", right=0.7, upsampler="repeat"), group, "draft-only") is group[1]
     assert baseline_of(row("m", "mulosd", right=0.7, draft_window=9), rows, "draft-only") is None
+    own = row("draft3", "draft-only", right=0.5, drafter="self")
+    assert baseline_of(row("m", "mulosd", right=0.7, drafter="self"), [*rows, own], "draft-only") is own
+    assert baseline_of(row("m", "mulosd", right=0.7), [*rows, own], "draft-only") is group[1]
 
 
 def test_no_disagreement_on_few_prompts_shows_no_equality() -> None:
