@@ -1,13 +1,14 @@
 """Latency by measurement (architecture 8): batch 1, condition ready to last token, methods interleaved by prompt.
 
-    bench/<run>/   bench.json (per cell: latency, ratios against `ar` of this run; per target: t(m)), rows.parquet (per
-                   prompt and cell)
+    bench/<run>/   bench.json (per cell: latency, ratios against `ar` of this run; the same for each larger batch, whose
+                   images share their forwards; per target: t(m)), rows.parquet (per call and cell)
 
-latency_s of an image = its draft + up-sample + verify + resample times as the target reports them, each synchronised;
-the wall clock around the call is measured too and must not be shorter. A ratio never crosses runs.
+latency_s of a call = its draft + up-sample + verify + resample times as the target reports them, each synchronised;
+the wall clock around the call is measured too and must not be shorter. A ratio never crosses runs or batch sizes.
 """
 
 import logging
+import math
 import os
 import statistics as order_statistics
 import time
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from evaluators import statistics
 from mulosd.errors import ConfigError
@@ -39,12 +40,19 @@ from pipelines.sweep import BenchSpec, Sweep
 log = logging.getLogger(__name__)
 
 LATENCY_PHASES = ("time_draft_s", "time_upsample_s", "time_verify_s", "time_resample_s")
-OUTSIDE_PHASES = ("time_condition_s", "time_detokenize_s")
+PHASES = ("time_condition_s", *LATENCY_PHASES, "time_detokenize_s")
 # The part of a call's wall time that no phase accounts for; above it the phases miss work and latency is too short.
 MAX_UNACCOUNTED = 0.10
 SAMPLER_KNOBS = ("guidance", "temperature", "top_k", "top_p")
 
 BenchProgress = Callable[[int, int, str], None]
+
+
+class Calls(NamedTuple):
+    """Samples of each decoder call at one batch size, timed and warm-up (none is in both)."""
+
+    timed: list[list[Sample]]
+    warm: list[list[Sample]]
 
 
 @dataclass(frozen=True)
@@ -76,7 +84,7 @@ def run_bench(
     plan = build_plan(sweep)
     check_weights(plan)
     check_networks(plan)
-    timed, warm = bench_samples(plan, spec)
+    calls = {size: bench_calls(plan, spec, size) for size in spec.batches}
     store = Store.open(out)
     before = torch.get_num_threads()
     settings = _settings(plan, spec, threads or before)
@@ -87,33 +95,41 @@ def run_bench(
     try:
         record = provenance()
         with open_executor("inprocess") as executor:  # encoders are gone before timing begins
-            wanted = {target: [*timed, *warm] for target in sweep.targets}
+            samples = [s for timed, warm in calls.values() for batch in (*timed, *warm) for s in batch]
+            wanted = dict.fromkeys(sweep.targets, samples)
             sources = stage_conditions(store, sweep, wanted, lambda: executor)
         with timing():  # sweeps on this host wait meanwhile
-            rows, forwards = _measure(plan, timed, warm, sources, progress or (lambda *_: None))
+            rows, forwards = _measure(plan, calls, sources, progress or (lambda *_: None))
     finally:
         torch.set_num_threads(before)
     return _publish(store, plan, settings, record, rows, forwards)
 
 
-def bench_samples(plan: Plan, spec: BenchSpec) -> tuple[list[Sample], list[Sample]]:
-    """(timed, warm-up) samples: the first image of the first prompts, and of those that follow (none is timed)."""
+def bench_calls(plan: Plan, spec: BenchSpec, size: int = 1) -> Calls:
+    """Calls of `size` images: the first image of the first `spec.prompts` prompts, and of more to fill the last call.
+
+    ConfigError where the sweep has too few prompts.
+    """
     per_prompt = plan.sweep.images_per_prompt
     samples = [s for chunk in plan.cells[0].chunks for s in chunk.all_samples][::per_prompt]
-    if len(samples) < spec.prompts + min(spec.warmup, 1):
+    num_timed = math.ceil(spec.prompts / size) * size
+    if len(samples) < num_timed + min(spec.warmup, 1):
         raise ConfigError(
-            f"bench.prompts = {spec.prompts} with warm-up needs more prompts than the {len(samples)} of the sweep; "
-            "lower bench.prompts or use a larger prompt set."
+            f"bench.prompts = {spec.prompts} at batch {size} with warm-up needs more prompts than the {len(samples)} "
+            "of the sweep; lower bench.prompts or bench.batches, or use a larger prompt set."
         )
-    rest = samples[spec.prompts :]
-    return samples[: spec.prompts], [rest[i % len(rest)] for i in range(spec.warmup)]
+    rest = samples[num_timed:]
+    warm = [rest[i % len(rest)] for i in range(spec.warmup * size)]
+    return Calls(*([part[i : i + size] for i in range(0, len(part), size)] for part in (samples[:num_timed], warm)))
 
 
-def summarise(rows: Sequence[Mapping[str, Any]], cells: Sequence[Cell]) -> dict[str, dict[str, Any]]:
-    """Per cell: total, median and mean latency, and against the run's `ar` cell of the same target and sampler
-    the ratio of totals with its paired bootstrap interval, the median of paired ratios and the forward ratio.
+def summarise(rows: Sequence[Mapping[str, Any]], cells: Sequence[Cell], *, size: int = 1) -> dict[str, dict[str, Any]]:
+    """Per cell: total, median and mean latency of its n calls, images per second, and seconds per image by phase; and
+    against the run's `ar` cell of the same target and sampler the ratio of totals with its paired bootstrap interval,
+    the median of paired ratios and the forward ratio.
 
-    `speed_up` is None with a `reason` where there is no baseline. flag: why a ratio should not be trusted, or "".
+    rows: of the calls with `size` images. `speed_up` is None with a `reason` where there is no baseline.
+    flag: why a ratio should not be trusted, or "".
     """
     latency = {cell.key: _column(rows, cell, "latency_s") for cell in cells}
     forwards = {cell.key: _column(rows, cell, "forwards") for cell in cells}
@@ -125,7 +141,9 @@ def summarise(rows: Sequence[Mapping[str, Any]], cells: Sequence[Cell]) -> dict[
             "total_s": sum(own.values()),
             "median_s": order_statistics.median(own.values()),
             "mean_s": sum(own.values()) / len(own),
+            "images_per_s": size * len(own) / sum(own.values()),
             "forwards": sum(forwards[cell.key].values()) / len(own),
+            "phases": {name: sum(_column(rows, cell, name).values()) / (size * len(own)) for name in PHASES},
             "unaccounted": _unaccounted(rows, cell),
         }
         baseline = _baseline(cell, cells)
@@ -146,51 +164,52 @@ def latency_of(stats: DecodeStats) -> float:
 
 def _measure(
     plan: Plan,
-    timed: Sequence[Sample],
-    warm: Sequence[Sample],
+    calls: Mapping[int, Calls],
     sources: Mapping[str, ConditionSource],
     progress: BenchProgress,
 ) -> tuple[list[dict[str, Any]], dict[str, dict[str, dict[str, float]]]]:
-    """Rows per prompt and cell, and t(m) per target."""
+    """Rows per call and cell, and t(m) per target."""
     sweep = plan.sweep
     rows: list[dict[str, Any]] = []
     forwards = {}
-    total = len(plan.cells) * len(timed)
+    total = len(plan.cells) * sum(len(timed) for timed, _ in calls.values())
     for target_id in sweep.targets:
         cells = [cell for cell in plan.cells if cell.target == target_id]
         progress(len(rows), total, f"loading {target_id}")
         target = resolve(f"{sweep.families}:load_target")(target_id, device=sweep.device, dtype=sweep.dtype)
-        for sample in warm:
-            for cell in cells:
-                _timed_call(target, sample, cell.method, sweep.device, sources.get(target_id))
-        for number, sample in enumerate(timed):
-            # The order turns by one with each prompt, so that no method always runs on the warmer machine.
-            turn = number % len(cells)
-            for position, cell in enumerate([*cells[turn:], *cells[:turn]]):
-                measured = _timed_call(target, sample, cell.method, sweep.device, sources.get(target_id))
-                where = {"cell_key": cell.key, "sample_id": sample.sample_id, "position": position}
-                rows.append({**where, **measured, "load_1min": os.getloadavg()[0]})
-                progress(len(rows), total, cell.label)
+        source = sources.get(target_id)
+        for size, (timed, warm) in calls.items():
+            for batch in warm:
+                for cell in cells:
+                    _timed_call(target, batch, cell.method, sweep.device, source)
+            for number, batch in enumerate(timed):
+                # The order turns by one with each call, so that no method always runs on the warmer machine.
+                turn = number % len(cells)
+                for position, cell in enumerate([*cells[turn:], *cells[:turn]]):
+                    measured = _timed_call(target, batch, cell.method, sweep.device, source)
+                    where = {"cell_key": cell.key, "sample_id": batch[0].sample_id, "batch": size, "position": position}
+                    rows.append({**where, **measured, "load_1min": os.getloadavg()[0]})
+                    progress(len(rows), total, cell.label)
         forwards[target_id] = forward_times(target, synchronize=partial(_synchronise, sweep.device))
     return rows, forwards
 
 
 def _timed_call(
-    target: Any, sample: Sample, method: SamplerKnobs, device: str, source: ConditionSource | None
+    target: Any, batch: Sequence[Sample], method: SamplerKnobs, device: str, source: ConditionSource | None
 ) -> dict[str, Any]:
-    """One image: wall clock around the call, phases inside it.
+    """One batch: wall clock around the call, phases inside it, and the counters of its images averaged.
 
-    A staged condition is handed over; encode_s is what its encoder call took when it ran, for encode_prompts together.
+    Staged conditions are handed over; encode_s is what the encoder call of the first took, for encode_prompts together.
     """
-    staged = source.rows([sample])[0] if source else {}
-    given = condition_of(source, [sample])
+    staged = source.rows(batch[:1])[0] if source else {}
+    given = condition_of(source, batch)
     _synchronise(device)
     start = time.perf_counter()
-    (decoded,) = target.decode([sample.prompt.text], [sample.seed], method, **given)
+    decoded = target.decode([s.prompt.text for s in batch], [s.seed for s in batch], method, **given)
     _synchronise(device)
     wall_s = time.perf_counter() - start
-    stats = decoded.stats
-    phases = {name: float(getattr(stats, name)) for name in (*LATENCY_PHASES, *OUTSIDE_PHASES)}
+    stats = decoded[0].stats  # every image of a call reports the call's times
+    phases = {name: float(getattr(stats, name)) for name in PHASES}
     latency_s = latency_of(stats)
     # The clock ticks in finite steps: equality up to a microsecond per phase is no contradiction.
     if not 0.0 < latency_s <= wall_s + 1e-5 or sum(phases.values()) > wall_s + 1e-5:
@@ -200,8 +219,8 @@ def _timed_call(
     return {
         "latency_s": latency_s,
         "wall_s": wall_s,
-        "forwards": stats.forwards,
-        "tokens_fed": stats.tokens_fed,
+        "forwards": sum(image.stats.forwards for image in decoded) / len(decoded),
+        "tokens_fed": sum(image.stats.tokens_fed for image in decoded) / len(decoded),
         "encode_s": staged.get("encode_s"),
         "encode_prompts": staged.get("batch_prompts"),
         **phases,
@@ -248,7 +267,7 @@ def _flag(entry: Mapping[str, Any]) -> str:
 def _unaccounted(rows: Sequence[Mapping[str, Any]], cell: Cell) -> float:
     mine = [row for row in rows if row["cell_key"] == cell.key]
     wall = sum(row["wall_s"] for row in mine)
-    return 1.0 - sum(row[name] for row in mine for name in (*LATENCY_PHASES, *OUTSIDE_PHASES)) / wall
+    return 1.0 - sum(row[name] for row in mine for name in PHASES) / wall
 
 
 def _column(rows: Sequence[Mapping[str, Any]], cell: Cell, name: str) -> dict[str, float]:
@@ -271,7 +290,9 @@ def _sampler(cell: Cell) -> dict[str, Any]:
 def _settings(plan: Plan, spec: BenchSpec, threads: int) -> dict[str, Any]:
     """What an earlier run must share to stand for this one."""
     machine = {key: value for key, value in machine_facts().items() if key != "load_1min"}
+    is_default = spec.batches == BenchSpec().batches  # left out of the settings, so that runs of before stay equal
     return {
+        **({} if is_default else {"batches": list(spec.batches)}),
         "cells": [cell.key for cell in plan.cells],
         "prompts": spec.prompts,
         "warmup": spec.warmup,
@@ -304,6 +325,10 @@ def _publish(
 
     finished = datetime.now(UTC)
     run = f"{finished:%Y%m%dT%H%M%S%f}-{plan.sweep_key}"
+    by_batch = {
+        size: summarise([row for row in rows if row["batch"] == size], plan.cells, size=size)
+        for size in sorted({row["batch"] for row in rows})
+    }
     content: dict[str, Any] = {
         "run": run,
         "name": plan.sweep.name,
@@ -313,7 +338,8 @@ def _publish(
         "record": {**record, "load_after": os.getloadavg()[0]},
         "finished_at": finished.isoformat(),
         "forward_ms": dict(forwards),
-        "cells": {key: {"run": run, **entry} for key, entry in summarise(rows, plan.cells).items()},
+        "cells": {key: {"run": run, **entry} for key, entry in by_batch.pop(1).items()},
+        "batches": {str(size): entries for size, entries in by_batch.items()},
     }
     folder = store.bench_dir(run)
     content["rows_sha256"] = write_table(folder / "rows.parquet", rows)

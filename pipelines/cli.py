@@ -188,18 +188,21 @@ def gallery(store: Path, out: Path, sweep_key: str | None, prompts: int, cells: 
 @click.option("--force", is_flag=True, help="Measure again although an equal run is there.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def bench(sweep: str, overrides: tuple[str, ...], out: Path, quiet: bool, **options: Any) -> None:
-    """Measure the latency of SWEEP's methods, batch 1, interleaved; leave the machine alone meanwhile."""
+    """Measure the latency of SWEEP's methods, interleaved, and throughput at its larger bench.batches.
+
+    Leave the machine alone meanwhile.
+    """
     from pipelines.bench import run_bench
+    from pipelines.bench_table import bench_lines
     from pipelines.plan import build_plan
     from pipelines.progress import bench_bar
-    from pipelines.report import latency_lines
 
     loaded = _load(sweep, overrides)
     with bench_bar(disable=quiet) as progress:
         report = run_bench(loaded, out=out, progress=progress, **options)
     click.echo(f"{report.folder}{' (measured before)' if report.is_cached else ''}")
     labels = {cell.key: cell.label for cell in build_plan(loaded).cells}
-    for line in latency_lines(report.content, labels):
+    for line in bench_lines(report.content, labels):
         click.echo(line)
 
 

@@ -1,7 +1,7 @@
 """What a finished sweep leaves to look at: its table, plot and contact sheet in the store, and its runs in MLflow."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,6 @@ def sweep_table(store: Store, sweep_key: str | None = None) -> Table:
 
 def write_report(store: Store, sweep_key: str | None = None) -> Report:
     """Publish table.md, table.csv, table.tex, rows.json, contact_sheet.png and quality.png in the sweep's folder."""
-    from dashboards.plots import save_quality_plot
     from dashboards.render import WRITERS, render
     from mulosd.stage.publish import publish_bytes
 
@@ -67,10 +66,18 @@ def write_report(store: Store, sweep_key: str | None = None) -> Report:
     sheet = write_sheet(store, folder / "contact_sheet.png", sweep_key=key)
     plot: Path | None = None
     try:
-        plot = save_quality_plot(folder / "quality.png", table)
+        plot = write_plot(folder / "quality.png", table)
     except DataError as error:
         log.info("no plot: %s", error)  # a sweep without GenEval scores has a table all the same
     return Report(table, folder / "table.md", sheet, plot)
+
+
+def write_plot(path: Path, table: Table) -> Path:
+    """Publish the quality plot of a table; DataError where it holds nothing to draw."""
+    from dashboards.plots import save_quality_plot
+    from mulosd.methods import METHODS
+
+    return save_quality_plot(path, table, defaults={name: vars(method()) for name, method in METHODS.items()})
 
 
 def write_sheet(
@@ -128,27 +135,6 @@ def latency_note(bench: Mapping[str, Any]) -> str:
         f"{settings['threads']} threads on {settings['device_name']}, load {load:.1f} at its start; "
         "ratio of totals against ar."
     )
-
-
-def latency_lines(bench: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[str]:
-    """A bench run for people: where it ran, seconds per image and speed-up of each cell (labels: cell key -> name),
-    and t(m) of each target.
-    """
-    settings, record = bench["settings"], bench["record"]
-    yield (
-        f"{settings['threads']} threads on {settings['device_name']}, torch {settings['torch']}, "
-        f"load {record['machine']['load_1min']:.1f} before and {record['load_after']:.1f} after"
-    )
-    for key, cell in bench["cells"].items():
-        ratio = "no baseline" if cell["speed_up"] is None else f"{cell['speed_up']:.2f}×"
-        limits = cell.get("interval")
-        interval = f" [{limits[0]:.2f}, {limits[1]:.2f}]" if limits else ""
-        flag = f"  ({cell['flag']})" if cell["flag"] else ""
-        yield f"{labels[key]}: {cell['median_s']:.3f} s median, {ratio}{interval}{flag}"
-    for target, models in bench["forward_ms"].items():
-        for model, times in models.items():
-            listed = " · ".join(f"{m}: {ms:.1f}" for m, ms in times.items())
-            yield f"one guided forward of m tokens, {target} {model}, m: ms  {listed}"
 
 
 def _name(store: Store, key: str) -> str:

@@ -30,10 +30,14 @@ DEVICES = ("cpu", "cuda")
 
 @dataclass(frozen=True)
 class BenchSpec:
-    """How latency is measured: `prompts` timed prompts after `warmup` untimed ones, for every method."""
+    """How latency is measured: `prompts` timed prompts after `warmup` untimed calls, for every method.
+
+    batches: images per call; latency is measured at 1, throughput at the others.
+    """
 
     prompts: int = 4
     warmup: int = 1
+    batches: tuple[int, ...] = (1,)
 
 
 @dataclass(frozen=True)
@@ -250,9 +254,17 @@ class _Check:
         if not isinstance(value, dict):
             self.add(f"bench = {value!r} is not allowed; give a mapping such as {{prompts: 4, warmup: 1}}.")
             return BenchSpec()
-        self.keys(value, ("prompts", "warmup"), "bench key", "bench")
+        self.keys(value, ("prompts", "warmup", "batches"), "bench key", "bench")
         lows = {"prompts": 1, "warmup": 0}
-        return BenchSpec(**{k: self.integer(value[k], f"bench.{k}", low) for k, low in lows.items() if k in value})
+        counts = {k: self.integer(value[k], f"bench.{k}", low) for k, low in lows.items() if k in value}
+        return BenchSpec(**counts, batches=self.batches(value.get("batches", [1])))
+
+    def batches(self, value: Any) -> tuple[int, ...]:
+        is_list = isinstance(value, list) and all(type(size) is int for size in value)
+        if not is_list or value[:1] != [1] or value != sorted(set(value)):
+            self.add(f"bench.batches = {value!r} is not allowed; give growing sizes from 1 on, such as [1, 4, 16].")
+            return (1,)
+        return tuple(value)
 
     def resources(self, value: Any, targets: Sequence[str]) -> dict[str, float]:
         """GPUs per Ray actor: one number for all targets, or a mapping from targets to numbers."""

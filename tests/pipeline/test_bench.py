@@ -1,5 +1,6 @@
 """The bench: what is timed, in which order, and which ratios come out of known times."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ import pytest
 from mulosd.errors import ConfigError
 from mulosd.stage.read import read_table
 from mulosd.types import Decoded
-from pipelines.bench import bench_samples, run_bench, summarise
+from pipelines.bench import bench_calls, run_bench, summarise
+from pipelines.bench_table import bench_lines
 from pipelines.driver import run_sweep
 from pipelines.plan import build_plan
 from pipelines.results import collect
@@ -22,15 +24,16 @@ CALLS: list[tuple[str, str]] = []
 def slow_decode(
     self: fakes.FakeTarget, prompts: Any, seeds: Any, method: Any, *, frames: bool = False
 ) -> list[Decoded]:
-    """Takes as long as it says: one microsecond per forward, and 50 around it for the condition."""
+    """Takes as long as it says: 100 microseconds per forward whatever the batch, and 50 before it for the condition."""
     import time
 
-    (image,) = [self.one(prompt, seed, method) for prompt, seed in zip(prompts, seeds, strict=True)]
-    CALLS.append((prompts[0], method.name))
-    image.stats.time_condition_s = 50e-6
-    image.stats.time_resample_s = image.stats.forwards * 100e-6
-    time.sleep(image.stats.time_condition_s + image.stats.time_resample_s)
-    return [image]
+    images = [self.one(prompt, seed, method) for prompt, seed in zip(prompts, seeds, strict=True)]
+    CALLS.append((" ".join(prompts), method.name))
+    for image in images:
+        image.stats.time_condition_s = 50e-6
+        image.stats.time_resample_s = image.stats.forwards * 100e-6
+    time.sleep(images[0].stats.time_condition_s + images[0].stats.time_resample_s)
+    return images
 
 
 @pytest.fixture
@@ -72,6 +75,81 @@ def test_methods_are_interleaved_and_take_turns(tmp_path: Path, sweep: Sweep) ->
     assert [sorted(name for _, name in timed[i : i + 3]) for i in (0, 3, 6)] == [["ar", "draft-only", "mulosd"]] * 3
 
 
+def test_throughput_by_batch(tmp_path: Path, sweep: Sweep) -> None:
+    """Forwards that a batch shares: images per second grow with it, the ratio to ar stays."""
+    report = run_bench(replace(sweep, bench=BenchSpec(prompts=5, warmup=1, batches=(1, 2, 4))), out=tmp_path)
+    cells = build_plan(sweep).cells
+    assert list(report.content["batches"]) == ["2", "4"]
+    for size, num_calls, of_batch in ((1, 5, report.content["cells"]), *_batches(report.content, (3, 2))):
+        ar, draft, _ = (of_batch[cell.key] for cell in cells)
+        assert (ar["n"], draft["n"]) == (num_calls, num_calls)
+        assert ar["images_per_s"] == pytest.approx(size / (16 * 100e-6))
+        assert draft["speed_up"] == pytest.approx(4.0)
+        assert draft["interval"] == pytest.approx([4.0, 4.0])
+        assert (ar["forwards"], draft["forwards"]) == (16, 4)
+        assert draft["phases"]["time_resample_s"] == pytest.approx(4 * 100e-6 / size)
+        assert draft["phases"]["time_condition_s"] == pytest.approx(50e-6 / size)
+    rows = read_table(report.folder / "rows.parquet")
+    assert [sum(row["batch"] == size for row in rows) for size in (1, 2, 4)] == [15, 9, 6]
+
+
+def _batches(content: dict[str, Any], num_calls: tuple[int, int]) -> list[tuple[int, int, dict[str, Any]]]:
+    return [(int(size), num, content["batches"][size]) for size, num in zip(content["batches"], num_calls, strict=True)]
+
+
+def test_calls_of_a_batch_are_interleaved_and_warmed(tmp_path: Path, sweep: Sweep) -> None:
+    run_bench(replace(sweep, bench=BenchSpec(prompts=4, warmup=1, batches=(1, 2))), out=tmp_path)
+    own = [(prompts, name) for prompts, name in CALLS if prompts.count("prompt") == 2]
+    assert CALLS[-len(own) :] == own
+    assert [prompts for prompts, _ in own[::3]] == ["prompt 4 prompt 5", "prompt 0 prompt 1", "prompt 2 prompt 3"]
+    assert [name for _, name in own[::3]] == ["ar", "ar", "draft-only"]
+    assert all(len({name for _, name in own[i : i + 3]}) == 3 for i in (0, 3, 6))
+
+
+def test_one_call_gives_a_ratio_without_limits(tmp_path: Path, sweep: Sweep) -> None:
+    report = run_bench(replace(sweep, bench=BenchSpec(prompts=2, warmup=0, batches=(1, 8))), out=tmp_path)
+    draft = report.content["batches"]["8"][build_plan(sweep).cells[1].key]
+    assert (draft["n"], draft["speed_up"], draft["interval"]) == (1, pytest.approx(4.0), None)
+    assert "two prompts or more" in draft["reason"]
+
+
+def test_other_batches_are_another_run_and_the_default_is_none(tmp_path: Path, sweep: Sweep) -> None:
+    first = run_bench(sweep, out=tmp_path)
+    assert "batches" not in first.content["settings"]  # as in the runs of before
+    assert first.content["batches"] == {}
+    batched = run_bench(replace(sweep, bench=BenchSpec(3, 1, (1, 2))), out=tmp_path)
+    assert not batched.is_cached
+    assert batched.content["settings"]["batches"] == [1, 2]
+
+
+def test_the_table_shows_every_method_at_every_batch(tmp_path: Path, sweep: Sweep) -> None:
+    content = run_bench(replace(sweep, bench=BenchSpec(4, 1, (1, 2))), out=tmp_path).content
+    labels = {cell.key: cell.label for cell in build_plan(sweep).cells}
+    lines = list(bench_lines(content, labels))
+    head, *table = lines[2:9]
+    assert head.split()[:4] == ["B", "images/s", "to", "ar"]
+    assert head.split()[-6:] == ["condition", "draft", "upsample", "verify", "resample", "detokenize"]
+    assert len({len(line) for line in (head, *table)}) == 1
+    assert [" ".join(line.split()[:3]) for line in table] == [
+        f"{labels[key]} {size}" for size in (1, 2) for key in labels
+    ]
+    assert " ".join(table[4].split()[3:]) == "5e+03 4.00× [4.00, 4.00] 0.000 4.0 0.0 0.0 0.0 0.0 0.2 0.0"
+    assert [line[:4] for line in lines[-2:]] == ["t(m)", "t(m)"]
+
+
+def test_a_run_of_before_is_shown_without_what_it_did_not_record(tmp_path: Path, sweep: Sweep) -> None:
+    content = dict(run_bench(sweep, out=tmp_path).content)
+    del content["batches"]
+    new = ("images_per_s", "phases")
+    content["cells"] = {
+        key: {name: value for name, value in entry.items() if name not in new}
+        for key, entry in content["cells"].items()
+    }
+    labels = {cell.key: cell.label for cell in build_plan(sweep).cells}
+    line = list(bench_lines(content, labels))[4]
+    assert " ".join(line.split()[2:]) == "1 2.5e+03 4.00× [4.00, 4.00] 0.000 4.0 – – – – – –"
+
+
 def test_rows_of_the_table_carry_the_bench(tmp_path: Path, sweep: Sweep) -> None:
     report = run_bench(sweep, out=tmp_path)
     run_sweep(sweep, out=tmp_path)
@@ -110,6 +188,7 @@ def rows_of(times: dict[str, list[float]], forwards: dict[str, int]) -> list[dic
             "latency_s": value,
             "wall_s": value * 1.2,
             "forwards": forwards[key],
+            "batch": 1,
             **phases,
             "time_resample_s": value,
         }
@@ -151,9 +230,20 @@ def test_times_that_cannot_be_are_a_bug(tmp_path: Path, sweep: Sweep, monkeypatc
 
 def test_warm_up_prompts_are_not_timed() -> None:
     plan = build_plan(toy_sweep(images_per_prompt=2))
-    timed, warm = bench_samples(plan, BenchSpec(prompts=8, warmup=3))
-    assert [sample.sample_id for sample in timed] == [f"toy/{i:03d}/0" for i in range(8)]
-    assert [sample.sample_id for sample in warm] == ["toy/008/0", "toy/009/0", "toy/008/0"]
+    timed, warm = bench_calls(plan, BenchSpec(prompts=8, warmup=3))
+    assert [[sample.sample_id for sample in call] for call in timed] == [[f"toy/{i:03d}/0"] for i in range(8)]
+    assert [[sample.sample_id for sample in call] for call in warm] == [["toy/008/0"], ["toy/009/0"], ["toy/008/0"]]
     with pytest.raises(ConfigError, match="needs more prompts"):
-        bench_samples(plan, BenchSpec(prompts=10, warmup=1))
-    assert len(bench_samples(plan, BenchSpec(prompts=10, warmup=0))[0]) == 10
+        bench_calls(plan, BenchSpec(prompts=10, warmup=1))
+    assert len(bench_calls(plan, BenchSpec(prompts=10, warmup=0)).timed) == 10
+
+
+def test_the_last_call_of_a_batch_is_filled_up() -> None:
+    plan = build_plan(toy_sweep())
+    timed, warm = bench_calls(plan, BenchSpec(prompts=5, warmup=1), 4)
+    assert [[sample.sample_id for sample in call] for call in timed] == [
+        [f"toy/{i:03d}/0" for i in range(first, first + 4)] for first in (0, 4)
+    ]
+    assert [[sample.sample_id for sample in call] for call in warm] == [[f"toy/{i:03d}/0" for i in (8, 9, 8, 9)]]
+    with pytest.raises(ConfigError, match="prompts = 5 at batch 16 with warm-up needs more prompts than the 10"):
+        bench_calls(plan, BenchSpec(prompts=5, warmup=1), 16)

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 
 from pipelines.forward_time import ROUNDS, WARMUP_ROUNDS, forward_times, sizes
-from pipelines.report import latency_lines
 from tests.fakes import FakeModel
 
 
@@ -79,18 +78,3 @@ def test_the_real_transformer_takes_these_calls() -> None:
     times = forward_times(SimpleNamespace(model=model, drafter=None), synchronize=lambda: None)
     assert list(times["target"]) == ["1", "2", "4", "8", "16"]
     assert all(0 < ms < 60_000 for ms in times["target"].values())
-
-
-def test_the_report_names_machine_ratios_and_times() -> None:
-    content = {
-        "settings": {"threads": 2, "device_name": "A CPU", "torch": "2.14"},
-        "record": {"machine": {"load_1min": 0.2}, "load_after": 2.1},
-        "cells": {"k": {"speed_up": 2.5, "interval": [2.0, 3.0], "median_s": 0.5, "flag": ""}},
-        "forward_ms": {"tiny-mid": {"target": {"1": 4.0, "2": 4.25}, "drafter": {"1": 3.0}}},
-    }
-    assert list(latency_lines(content, {"k": "ar"})) == [
-        "2 threads on A CPU, torch 2.14, load 0.2 before and 2.1 after",
-        "ar: 0.500 s median, 2.50× [2.00, 3.00]",
-        "one guided forward of m tokens, tiny-mid target, m: ms  1: 4.0 · 2: 4.2",
-        "one guided forward of m tokens, tiny-mid drafter, m: ms  1: 3.0",
-    ]

@@ -47,9 +47,17 @@ def test_a_sweep_file(tmp_path: Path) -> None:
 
 
 def test_overrides_go_through_the_schema(tmp_path: Path) -> None:
-    sweep = load(tmp_path, YAML, "methods.1.grid.tau=[0.3]", "bench.warmup=0", "target=fake-a", "base_seed=7")
+    sweep = load(
+        tmp_path,
+        YAML,
+        "methods.1.grid.tau=[0.3]",
+        "bench.warmup=0",
+        "bench.batches=[1,4]",
+        "target=fake-a",
+        "base_seed=7",
+    )
     assert [m.tau for m in sweep.methods if isinstance(m, MuLoSD)] == [0.3, 0.3]
-    assert (sweep.bench, sweep.targets, sweep.base_seed) == (BenchSpec(2, 0), ("fake-a",), 7)
+    assert (sweep.bench, sweep.targets, sweep.base_seed) == (BenchSpec(2, 0, (1, 4)), ("fake-a",), 7)
     with pytest.raises(ConfigError, match="Did you mean 'batch_size'"):
         load(tmp_path, YAML, "batch_sise=3")
     with pytest.raises(ConfigError, match="addresses nothing in a list of 2 items"):
@@ -154,6 +162,10 @@ def test_each_problem_is_one_line() -> None:
         ({"bench": 3}, "bench = 3"),
         ({"bench": {"prompt": 3}}, "Did you mean 'prompts'"),
         ({"bench": {"prompts": 0}}, "bench.prompts = 0"),
+        ({"bench": {"batches": [4, 16]}}, "bench.batches = [4, 16] is not allowed; give growing sizes from 1 on"),
+        ({"bench": {"batches": [1, 4, 4]}}, "bench.batches = [1, 4, 4]"),
+        ({"bench": {"batches": [True, 2]}}, "bench.batches = [True, 2]"),
+        ({"bench": {"batches": 4}}, "bench.batches = 4"),
         ({"batch_size": True}, "batch_size = True"),
         ({"batch_size": 2.5}, "batch_size = 2.5"),
         ({"methods": [{"method": "mulosd", "grd": {"tau": [1]}}]}, "Did you mean 'grid'"),
