@@ -107,6 +107,7 @@ class TableRow:
     cells: Mapping[str, Cell]
     is_control: bool
     verdicts: Mapping[str, str] = field(default_factory=dict)
+    knobs: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -201,6 +202,7 @@ def _table_row(row: CellRow, columns: Sequence[Column], comparison: Comparison, 
         cells=cells,
         is_control=row.method in CONTROLS,
         verdicts=comparison.verdicts,
+        knobs=row.knobs,
     )
 
 

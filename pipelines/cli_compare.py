@@ -55,10 +55,11 @@ def compare(a: str, b: str, store: Path | None, sweep_key: str | None, out: Path
     metavar="store|mlflow|URI",
     help="Read the store DIR, the MLflow database of DIR, or any tracking URI.",
 )
-def table(source: Path | None, form: str, sweep_key: str | None, origin: str) -> None:
+@click.option("--plot", type=click.Path(path_type=Path), help="PNG file to write: quality over forwards.")
+def table(source: Path | None, form: str, sweep_key: str | None, origin: str, plot: Path | None) -> None:
     """Print the table of a sweep, from the store DIR or from MLflow: the numbers are the same."""
     from dashboards.render import render
-    from pipelines.report import read_results, results_table
+    from pipelines.report import read_results, results_table, write_plot
     from pipelines.store import Store
 
     if origin in ("store", "mlflow") and source is None:
@@ -78,7 +79,10 @@ def table(source: Path | None, form: str, sweep_key: str | None, origin: str) ->
             assert source is not None
             origin = default_uri(source)
         results = results_from_mlflow(origin, sweep_key)
-    click.echo(render(results_table(results), form), nl=False)
+    shown = results_table(results)
+    click.echo(render(shown, form), nl=False)
+    if plot:
+        click.echo(write_plot(plot, shown), err=True)
 
 
 def power_options(command: Any) -> Any:

@@ -44,6 +44,9 @@ def test_report_files_and_their_command(store: Store) -> None:
     assert {"table.md", "table.csv", "table.tex", "contact_sheet.png"} <= {path.name for path in folder.iterdir()}
     printed = CliRunner().invoke(cli, ["table", str(store.root), "--format", "tex"])
     assert printed.exit_code == 0
+    unscored = CliRunner().invoke(cli, ["table", str(store.root), "--plot", str(folder / "plot.png")])
+    assert isinstance(unscored.exception, DataError)
+    assert "score the sweep before plotting it" in str(unscored.exception)
     assert printed.output == (folder / "table.tex").read_text(encoding="utf-8")
 
 

@@ -1,5 +1,6 @@
 """Contact sheet, animation and plot show what they were given."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,9 @@ from PIL import Image
 from dashboards.animation import draw_frames, save_animation
 from dashboards.drawing import STATUS_COLOURS, font, status_picture, wrap
 from dashboards.gallery import contact_sheet, save_contact_sheet
-from dashboards.plots import save_quality_plot
+from dashboards.plots import save_quality_plot, series_of
 from dashboards.rows import CellRow, Picture
-from dashboards.table import Comparison, Estimate, build_table
+from dashboards.table import Comparison, Estimate, Table, build_table
 from mulosd.errors import DataError, EnvironmentProblem
 from mulosd.types import STATUS_ACCEPTED, STATUS_EXPANDED, STATUS_REJECTED, STATUS_SAMPLED
 
@@ -116,13 +117,64 @@ def test_animation_without_frames_is_refused() -> None:
         draw_frames([], lambda _: RED)
 
 
+def plotted(*cells: CellRow) -> Table:
+    comparisons = {row.cell_key: Comparison({"forwards": Estimate(16.0 + i, None, 4)}) for i, row in enumerate(cells)}
+    return build_table(cells, comparisons)
+
+
+def cell(method: str, **knobs: object) -> CellRow:
+    scores = {name: {"value": 0.5, "interval": [0.4, 0.6], "n": 4} for name in ("geneval/overall", "detail/accuracy")}
+    return CellRow(f"{method}{knobs}", "tiny", method, knobs, 16, scores)
+
+
 def test_plot_needs_a_point(tmp_path: Path) -> None:
-    metrics = {"geneval/overall": {"value": 0.5, "interval": [0.4, 0.6], "n": 4}}
-    rows = [CellRow("a", "tiny", "ar", {}, 16, metrics, {}), CellRow("b", "tiny", "mulosd", {"tau": 0.1}, 16, metrics)]
-    comparisons = {key: Comparison({"forwards": Estimate(16.0, None, 4)}) for key in "ab"}
-    path = save_quality_plot(tmp_path / "q.png", build_table(rows, comparisons))
+    rows = (cell("ar"), cell("mulosd", tau=0.1))
+    path = save_quality_plot(tmp_path / "q.png", plotted(*rows))
     with Image.open(path) as image:
         assert image.size[0] > 400
     with pytest.raises(DataError, match="forwards"):
         save_quality_plot(tmp_path / "r.png", build_table(rows, {}))
     assert not (tmp_path / "r.png").exists()
+
+
+def test_plot_has_a_panel_per_target_and_quality(tmp_path: Path) -> None:
+    one = save_quality_plot(tmp_path / "one.png", plotted(cell("ar")))
+    other = replace(cell("ar"), cell_key="other", target="tiny-high")
+    two = save_quality_plot(tmp_path / "two.png", plotted(cell("ar"), other))
+    with Image.open(one) as small, Image.open(two) as large:
+        assert large.size[0] == 2 * small.size[0]
+
+
+DEFAULTS = {"mulosd": {"tau": 0.1, "rejection": "expand", "resampled_fraction": None, "radius": 1}}
+
+
+def series(*cells: CellRow) -> dict[str, tuple[list[str], bool]]:
+    found = series_of(plotted(*cells).rows, DEFAULTS)
+    return {name: ([point.label for point in one.points], one.is_joined) for name, one in found.items()}
+
+
+def test_points_of_one_number_are_joined_and_say_their_defaults() -> None:
+    assert series(cell("ar"), cell("mulosd", radius=0), cell("mulosd")) == {
+        "ar": ([""], True),
+        "mulosd": (["radius=0", "radius=1"], True),
+    }
+
+
+def test_words_split_a_series_only_beside_numbers() -> None:
+    """A line between two policies would mean nothing; policies alone are points of one series."""
+    local, raster = cell("mulosd", rejection="local"), cell("mulosd", rejection="raster-resample", tau=0.5)
+    assert series(local, cell("mulosd")) == {"mulosd": (["rejection=local", "rejection=expand"], False)}
+    assert series(cell("mulosd", radius=0), raster) == {
+        "mulosd rejection=expand": ([""], True),
+        "mulosd rejection=raster-resample": ([""], True),
+    }
+    both = series(cell("mulosd", radius=0), cell("mulosd"), raster)
+    assert both["mulosd rejection=expand"] == (["radius=0", "radius=1"], True)
+
+
+def test_a_number_that_only_some_rows_have_splits_like_a_word() -> None:
+    rows = [cell("mulosd", resampled_fraction=f, radius=r) for f in (None, 0.5) for r in (0, 2)]
+    assert series(*rows) == {
+        "mulosd": (["radius=0", "radius=2"], True),
+        "mulosd resampled_fraction=0.5": (["radius=0", "radius=2"], True),
+    }
