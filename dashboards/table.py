@@ -72,6 +72,7 @@ COLUMNS = (
     Column("precision_effnet", "precision", "higher", "", 3, "precision_effnet", needs="precision_effnet"),
     Column("recall_effnet", "recall", "higher", "", 3, "recall_effnet", needs="recall_effnet"),
     Column("resampled", "resampled", "none", "%", 1),
+    Column("chosen_tau", "tau chosen", "none", "", 4, needs="speed/chosen_tau"),
 )
 
 

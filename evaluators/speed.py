@@ -4,6 +4,8 @@ A forward counts for an image when the image has a real query in the call; forwa
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
 from typing import Any, Literal
 
 from evaluators.state import Record, SampleState, state_of
@@ -46,7 +48,8 @@ class SpeedEvaluator:
         return a.merge(b)
 
     def finalize(self, state: SampleState) -> list[Metric]:
-        """speed/forwards_per_image, one per kind, tokens_fed_per_image, resampled_fraction and step_ratio."""
+        """speed/forwards_per_image, one per kind, tokens_fed_per_image, resampled_fraction and step_ratio; and
+        speed/chosen_tau where the decoder chose tau."""
         scored = state.select("scored")
         total = {key: float(sum(r[f"forwards_{kind}"] for kind in FORWARD_KINDS)) for key, r in scored.items()}
         tokens = _column(scored, "target_tokens")
@@ -59,6 +62,7 @@ class SpeedEvaluator:
             self._mean("tokens_fed_per_image", fed, "none", "tokens", state),
             self._mean("resampled_fraction", resampled, "lower", "share of target tokens", state),
             self._step_ratio(tokens, total, state),
+            *self._chosen_tau(scored, state),
         ]
 
     def _record(self, row: Row) -> Record:
@@ -77,7 +81,16 @@ class SpeedEvaluator:
         counters = {name: int(row[name]) for name in COUNTERS}
         if num_tokens < 1 or sum(counters[f"forwards_{kind}"] for kind in FORWARD_KINDS) < 1:
             raise DataError(f"{sample_id}: an image without a token or a forward cannot be; decode its chunk again.")
-        return {"sample_id": sample_id, "status": "scored", "target_tokens": num_tokens, **counters}
+        chosen = {"chosen_taus": row["chosen_taus"]} if row.get("chosen_taus") else {}
+        return {"sample_id": sample_id, "status": "scored", "target_tokens": num_tokens, **counters, **chosen}
+
+    def _chosen_tau(self, scored: Mapping[str, Record], state: SampleState) -> list[Metric]:
+        """An image's tau is the mean over its cycles; [] where none was chosen, as with a fixed tau."""
+        taus = {key: fmean(record["chosen_taus"]) for key, record in scored.items() if "chosen_taus" in record}
+        if not taus:
+            return []
+        metric = self._mean("chosen_tau", taus, "none", "pooled probability", state)
+        return [replace(metric, n_missing=len(state.records) - len(taus))]
 
     def _mean(self, name: str, scores: Scores, direction: Direction, unit: str, state: SampleState) -> Metric:
         estimate = bootstrap_mean(scores) if scores else None

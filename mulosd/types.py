@@ -39,6 +39,8 @@ class DecodeStats:
     conditional and unconditional rows of one call are one forward. accepted = drafted - rejected.
     rejected = |R_T|, resampled = |R_X|, expanded = |R_X \\ R_T|; where rejected drafts are drafted again, R_T is every
     discarded draft and drafted counts each attempt. forwards_draft are all of the drafter's, feedback included.
+    chosen_taus: the tau of each cycle where `resampled_fraction` chose it, else none. As a fixed tau it gives the same
+    cells.
     """
 
     forwards_draft: int = 0
@@ -52,6 +54,7 @@ class DecodeStats:
     resampled: int = 0
     expanded: int = 0
     cycles: int = 0
+    chosen_taus: list[float] = field(default_factory=list)
     peak_mib: float = 0.0
     time_condition_s: float = 0.0
     time_draft_s: float = 0.0

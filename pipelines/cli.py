@@ -95,7 +95,8 @@ def generate(out: Path, explain: bool, dry_run: bool, **options: Any) -> None:
         return
     decoded = generate_png(out, **options)
     stats = decoded.stats
-    click.echo(f"{out}: {stats.forwards} forwards for {decoded.tokens.size} tokens, {stats.resampled} resampled")
+    taus = ", tau " + " ".join(f"{tau:.4g}" for tau in stats.chosen_taus) if stats.chosen_taus else ""
+    click.echo(f"{out}: {stats.forwards} forwards for {decoded.tokens.size} tokens, {stats.resampled} resampled{taus}")
 
 
 @cli.command()

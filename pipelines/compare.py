@@ -86,6 +86,7 @@ def _compare_row(row: CellRow, group: _Group, marks: frozenset[str]) -> Comparis
     estimates = {
         "forwards": _mean(forwards_of(row)),
         "resampled": _resampled(row),
+        "chosen_tau": _chosen_tau(row),
         "latency_speedup": _latency(row),
     }
     if baseline is None:
@@ -164,6 +165,15 @@ def _resampled(row: CellRow) -> Estimate:
     if row.method in ("ar", "zipar"):
         return Estimate(None, reason=f"{row.method} has no draft")
     return _mean({sample: n / row.n_target_tokens for sample, n in counts.items()})
+
+
+def _chosen_tau(row: CellRow) -> Estimate:
+    """Mean of the taus that met a requested fraction: what a fixed tau would be set to."""
+    metric = row.metrics.get("speed/chosen_tau")
+    if metric is None:
+        return Estimate(None, reason="only a requested resampled_fraction chooses one")
+    interval = metric.get("interval")
+    return Estimate(metric["value"], (interval[0], interval[1]) if interval else None, metric["n"])
 
 
 def _mean(values: Values) -> Estimate:

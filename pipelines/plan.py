@@ -17,7 +17,7 @@ from mulosd.models.families import Card
 from mulosd.models.latent_card import PREFIX, find_latent
 from mulosd.models.memory import memory_lines
 from mulosd.schedule import check_fit
-from mulosd.stage.manifest import SCHEMA_VERSION
+from mulosd.stage.manifest import KEY_SCHEMA
 from mulosd.stage.publish import canonical_json, sha256_hex
 from mulosd.types import Prompt
 from pipelines.budget import check_hours, describe_hours
@@ -177,7 +177,7 @@ def cell_config(sweep: Sweep, target: str, card_hash: str, method: SamplerKnobs,
     """
     knobs = {key: content_of(value) if key in FILE_KNOBS else value for key, value in knobs_of(method).items()}
     config: dict[str, Any] = {
-        "schema": SCHEMA_VERSION,
+        "schema": KEY_SCHEMA,
         "target": target,
         "weights": card_hash,
         "method": method.name,

@@ -73,8 +73,10 @@ def _judge(job: Job, method: MuLoSD, target: Engine, block: Block, logits: Tenso
         rejection.judge(method, own[:size], int(start), target.grid)
         for own, size, start in zip(mass, block.sizes, block.start, strict=True)
     ]
-    rejected, resampled = (np.stack(maps) for maps in zip(*verdicts, strict=True))
-    return rejected, resampled
+    if method.resampled_fraction is not None:
+        for stats, verdict, size in zip(job.stats, verdicts, block.sizes, strict=True):
+            stats.chosen_taus += [verdict.tau] if size else []
+    return np.stack([verdict.rejected for verdict in verdicts]), np.stack([verdict.resampled for verdict in verdicts])
 
 
 def _open_again(method: MuLoSD, target: Engine, rejected: Bools, resampled: Bools) -> None:

@@ -19,10 +19,11 @@ Floats = npt.NDArray[np.float64]
 
 
 class Verdict(NamedTuple):
-    """Maps [H, W] of one image: R_T, and R_X, which the target draws again."""
+    """Maps [H, W] of one image: R_T, and R_X, which the target draws again; and the tau that made them."""
 
     rejected: Bools
     resampled: Bools
+    tau: float
 
 
 def judge(method: MuLoSD, mass: Floats, start: int, grid: int) -> Verdict:
@@ -47,7 +48,7 @@ def judge(method: MuLoSD, mass: Floats, start: int, grid: int) -> Verdict:
     resampled = resampled_cells(method, failed, allowed)
     if method.rejection == "raster-redraft" and failed.any():
         failed = _from_first(failed, allowed)
-    return Verdict(failed, resampled)
+    return Verdict(failed, resampled, tau)
 
 
 def resampled_cells(method: MuLoSD, failed: Bools, allowed: Bools) -> Bools:

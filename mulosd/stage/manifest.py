@@ -12,7 +12,8 @@ from typing import Any
 from mulosd.errors import DataError
 from mulosd.stage.publish import publish_json, read_json
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+KEY_SCHEMA = 1  # what cell keys hash of it: a run continues cells of this version and of later ones
 MANIFEST = "manifest.json"
 _CHUNK = re.compile(r"^chunk-\d{5}\.parquet$")
 
@@ -54,8 +55,8 @@ def _upgrade(value: Any, path: Path) -> Any:
     """The manifest in today's form. Version 0 had no `failed`: it staged no failed rows."""
     version = value.get("schema")
     if version == 0:
-        return {"schema": 1, "files": {name: {"failed": 0, **entry} for name, entry in value["files"].items()}}
-    if version != SCHEMA_VERSION:
+        return {**value, "files": {name: {"failed": 0, **entry} for name, entry in value["files"].items()}}
+    if version not in range(1, SCHEMA_VERSION + 1):
         raise DataError(
             f"{path} has schema version {version!r}, this program reads 0 to {SCHEMA_VERSION}; "
             "use the program that wrote it or another --out folder."

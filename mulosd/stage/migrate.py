@@ -2,9 +2,10 @@
 
     version 0   no `batch_images`, and `latency_s` in every row
     version 1   `batch_images` (null where version 0 did not say); latency only in bench runs
+    version 2   `chosen_taus` (null where version 1 did not say)
 
-The version is part of a cell's key, so a run never continues a cell of an older format: it can be read, verified,
-exported and compared.
+A cell's key holds `manifest.KEY_SCHEMA`: a run continues cells of version 1 with chunks of version 2. Version 0 can be
+read, verified, exported and compared.
 """
 
 from collections.abc import Callable
@@ -22,7 +23,11 @@ def _without_latency(table: pa.Table) -> pa.Table:
     return table.append_column("batch_images", pa.nulls(table.num_rows, pa.int32()))
 
 
-MIGRATIONS: dict[int, Callable[[pa.Table], pa.Table]] = {0: _without_latency}
+def _with_chosen_taus(table: pa.Table) -> pa.Table:
+    return table.append_column("chosen_taus", pa.nulls(table.num_rows, pa.list_(pa.float64())))
+
+
+MIGRATIONS: dict[int, Callable[[pa.Table], pa.Table]] = {0: _without_latency, 1: _with_chosen_taus}
 
 
 def version_of(schema: pa.Schema, path: Path) -> int:

@@ -65,6 +65,11 @@ def proof_of(data: bytes) -> dict[str, str]:
     return {name: metadata.get(name.encode(), b"").decode("utf-8", "replace") for name in names}
 
 
+def columns_of(data: bytes) -> list[str]:
+    """The columns that a chunk was written with, which an older format has fewer of."""
+    return list(pq.ParquetFile(pa.BufferReader(data)).schema_arrow.names)
+
+
 def read_table(path: Path) -> list[dict[str, Any]]:
     """Rows of a file of `write.write_table`."""
     try:

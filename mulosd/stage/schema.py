@@ -17,6 +17,7 @@ from mulosd.types import COUNTERS, Decoded
 
 # The largest index of Arrow's int64 columns; seeds and counters live below it.
 _PLAIN = {"string": pa.string(), "int32": pa.int32(), "int64": pa.int64(), "binary": pa.binary()}
+_LISTS = {"ints": ("int32", pa.int32()), "floats": ("float64", pa.float64())}
 
 _COLUMNS: tuple[tuple[str, str], ...] = (
     ("sample_id", "string"),
@@ -27,11 +28,12 @@ _COLUMNS: tuple[tuple[str, str], ...] = (
     ("seed", "int64"),
     ("image", "image"),
     ("pixel_sha256", "string"),
-    ("token_ids", "list"),
+    ("token_ids", "ints"),
     ("grid_height", "int32"),
     ("grid_width", "int32"),
     ("status_map", "binary"),
     *((name, "int64") for name in COUNTERS),
+    ("chosen_taus", "floats"),
     ("batch_images", "int32"),
     ("error", "string"),
     ("metadata", "string"),
@@ -84,25 +86,28 @@ def pixel_digest(image: np.ndarray) -> str:
     return digest.hexdigest()
 
 
-def rows_digest(rows: Sequence[Mapping[str, Any]]) -> str:
-    """sha256 over all values of rows as Arrow gives them back (int, str, bytes, list, None, nested dict)."""
+def rows_digest(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = COLUMNS) -> str:
+    """sha256 over all values of rows as Arrow gives them back (int, str, bytes, list, None, nested dict).
+
+    columns: those of the file that the rows were read from.
+    """
     import hashlib
 
     digest = hashlib.sha256()
     for row in rows:
-        digest.update(repr([row[name] for name in COLUMNS]).encode())
+        digest.update(repr([row[name] for name in columns]).encode())
     return digest.hexdigest()
 
 
 def _arrow_type(kind: str) -> pa.DataType:
     if kind == "image":
         return pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])
-    return pa.list_(pa.int32()) if kind == "list" else _PLAIN[kind]
+    return pa.list_(_LISTS[kind][1]) if kind in _LISTS else _PLAIN[kind]
 
 
 def _feature(kind: str) -> dict[str, Any]:
     if kind == "image":
         return {"_type": "Image"}
-    if kind == "list":
-        return {"_type": "List", "feature": {"dtype": "int32", "_type": "Value"}}
+    if kind in _LISTS:
+        return {"_type": "List", "feature": {"dtype": _LISTS[kind][0], "_type": "Value"}}
     return {"dtype": kind, "_type": "Value"}

@@ -11,7 +11,7 @@ from mulosd.errors import DataError
 from mulosd.stage.conditions import condition_problems
 from mulosd.stage.manifest import MANIFEST, FileEntry, read_manifest
 from mulosd.stage.publish import read_json, sha256_hex
-from mulosd.stage.read import image_array, proof_of, read_bytes, read_table, rows_of
+from mulosd.stage.read import columns_of, image_array, proof_of, read_bytes, read_table, rows_of
 from mulosd.stage.schema import pixel_digest, rows_digest
 
 
@@ -92,7 +92,7 @@ def check_proof(data: bytes, path: Path, cell_key: str) -> None:
         raise ForeignChunk(
             f"{path} is a chunk of cell {proof['mulosd.cell']!r}, not of {cell_key!r}; move it back or delete it."
         )
-    if proof["mulosd.rows_sha256"] != rows_digest(rows):
+    if proof["mulosd.rows_sha256"] != rows_digest(rows, columns_of(data)):
         raise DataError(f"{path} does not match its own digest; delete the file and run the sweep again.")
 
 

@@ -99,6 +99,7 @@ def _decoded_columns(sample_id: str, decoded: Decoded) -> dict[str, Any]:
         "grid_width": width,
         "status_map": decoded.status.tobytes(),
         **counters,
+        "chosen_taus": list(decoded.stats.chosen_taus),
     }
 
 

@@ -55,6 +55,20 @@ def test_settings_of_this_file_run_ragged() -> None:
         assert len({stats.cycles for stats in toys.run(OPTIONS[name]).stats}) > 1, name
 
 
+@pytest.mark.parametrize("rows", [2, "all"])
+def test_the_chosen_taus_are_kept_and_reproduce_the_image(rows: Any) -> None:
+    adaptive = toys.run(MuLoSD(resampled_fraction=0.3, rows_per_cycle=rows))
+    for b, stats in enumerate(adaptive.stats):
+        assert len(stats.chosen_taus) == stats.cycles
+        assert len(set(stats.chosen_taus)) == stats.cycles, "a weak setting: every cycle chose alike"
+        first = MuLoSD(tau=stats.chosen_taus[0], rows_per_cycle=rows)
+        block = slice(0, 8 if rows == "all" else 4)
+        fixed = toys.run(first, (b,))
+        assert np.array_equal(fixed.status[0][block], adaptive.status[b][block])
+        assert np.array_equal(fixed.tokens[0][block], adaptive.tokens[b][block])
+    assert all(stats.chosen_taus == [] for stats in toys.run(MuLoSD(tau=0.02)).stats)
+
+
 # Rejection policies.
 
 

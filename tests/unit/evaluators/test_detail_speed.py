@@ -137,6 +137,18 @@ def test_speed_counts_all_kinds_of_both_models() -> None:
     json.dumps([metric.to_json() for metric in metrics.values()])
 
 
+def test_the_tau_that_was_chosen_is_a_metric_where_one_was() -> None:
+    """Mean over images of the mean over cycles; rows of before, which do not say, are missing."""
+    chosen = [{**SPEED_ROWS[0], "chosen_taus": [0.1, 0.3]}, {**SPEED_ROWS[1], "chosen_taus": [0.5]}]
+    silent = [counted("d", draft=2, verify=1, resample=1, resampled=4), SPEED_ROWS[2]]
+    metric = speed_of([*chosen, *silent])["speed/chosen_tau"]
+    assert metric.value == pytest.approx(0.35)
+    assert metric.per_sample == pytest.approx({"geneval/a/0": 0.2, "geneval/b/0": 0.5})
+    assert (metric.n, metric.n_missing, metric.direction) == (2, 2, "none")
+    for rows in (silent, [{**one, "chosen_taus": []} for one in SPEED_ROWS]):
+        assert "speed/chosen_tau" not in speed_of(rows)
+
+
 def test_speed_without_a_decoded_image_is_null() -> None:
     metrics = speed_of([SPEED_ROWS[2]])
     assert {m.value for m in metrics.values()} == {None}

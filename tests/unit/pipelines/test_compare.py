@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from dashboards.rows import CellRow
-from dashboards.table import COLUMNS
+from dashboards.table import COLUMNS, build_table
 from evaluators.geneval import TASKS
 from evaluators.registry import build_evaluator
 from evaluators.types import Metric
+from mulosd.types import COUNTERS
 from pipelines.compare import DETAIL, DPG, OVERALL, baseline_of, compare, forwards_of
 
 NUM = 240
@@ -108,7 +109,25 @@ def test_the_metrics_are_named_as_the_evaluators_name_them() -> None:
     made = {metric.name for name in ("geneval", "detail", "dpg") for metric in _nothing_scored(name)}
     assert {OVERALL, DETAIL, DPG, *(f"geneval/{task}" for task in TASKS)} <= made
     # Those from features are checked where features are computed (tests/pipeline/test_scorers.py).
-    assert {name for c in COLUMNS for name in (c.metric, c.needs) if name and "effnet" not in name} <= made
+    # The chosen tau is checked below.
+    names = {name for c in COLUMNS for name in (c.metric, c.needs) if name and "effnet" not in name}
+    assert names - {"speed/chosen_tau"} <= made
+
+
+def test_the_chosen_tau_has_a_column_where_one_was_chosen() -> None:
+    """By the name that the speed evaluator gives it; rows with a fixed tau say why they have none."""
+    counters = dict.fromkeys(COUNTERS, 1)
+    evaluator = build_evaluator("speed")
+    state = evaluator.score([{"sample_id": "s/0/0", "token_ids": [1], "chosen_taus": [0.2, 0.4], **counters}])
+    (made,) = (m.to_json() for m in evaluator.finalize(state) if m.name == "speed/chosen_tau")
+    fixed, chosen = row("fixed", "mulosd", right=0.8), row("chosen", "mulosd", right=0.8, resampled_fraction=0.3)
+    chosen.metrics["speed/chosen_tau"] = made
+    table = build_table([fixed, chosen], compare([fixed, chosen]))
+    assert [c.title for c in table.columns][-1] == "tau chosen"
+    shown = [one.cells["chosen_tau"] for one in table.rows]
+    assert [cell.estimate.value for cell in shown] == [None, pytest.approx(0.3)]
+    assert table.footnotes[shown[0].footnotes[0] - 1] == "tau chosen: only a requested resampled_fraction chooses one."
+    assert "chosen_tau" not in [c.key for c in build_table([fixed], {}).columns]
 
 
 def _nothing_scored(name: str) -> list[Metric]:

@@ -16,15 +16,15 @@ from mulosd.stage.prune import leftovers
 from mulosd.stage.publish import publish_bytes, publish_json, publish_over, read_json, sha256_hex
 from mulosd.stage.read import check_unique, iter_cell, read_rows
 from mulosd.stage.repair import repair_cell
-from mulosd.stage.schema import COLUMNS, arrow_schema
-from mulosd.stage.write import publish_chunk, write_chunk
+from mulosd.stage.schema import COLUMNS, arrow_schema, rows_digest
+from mulosd.stage.write import entry_of, publish_chunk, write_chunk
 from tests.unit.stage.rows import make_cell, row
 
 
 def write_v0(cell: Path) -> None:
     """A cell as version 0 wrote it: a latency in every row, no batch_images, no `failed` in the manifest."""
     table = pa.Table.from_pylist([row(i) for i in range(3)], schema=arrow_schema())
-    table = table.drop_columns(["batch_images"]).append_column("latency_s", pa.array([0.5] * 3))
+    table = table.drop_columns(["batch_images", "chosen_taus"]).append_column("latency_s", pa.array([0.5] * 3))
     table = table.replace_schema_metadata({"mulosd.schema": "0"})
     path = chunk_path(cell, 0)
     path.parent.mkdir(parents=True)
@@ -44,7 +44,7 @@ def test_version_0_is_read_verified_and_exported_as_todays(tmp_path: Path) -> No
     (rows,) = iter_cell(cell)
     assert tuple(rows[0]) == COLUMNS
     assert [r["batch_images"] for r in rows] == [None] * 3
-    expected = [{**row(i), "batch_images": None} for i in range(3)]
+    expected = [{**row(i), "batch_images": None, "chosen_taus": None} for i in range(3)]
     assert rows == expected
     assert read_rows(chunk_path(cell, 0), columns=["seed"]) == [{"seed": r["seed"]} for r in expected]
     assert read_manifest(cell)["chunk-00000.parquet"].failed == 0
@@ -58,9 +58,37 @@ def test_version_0_is_read_verified_and_exported_as_todays(tmp_path: Path) -> No
     assert verify.verify_store(tmp_path) != []
 
 
-@pytest.mark.parametrize("version", ["2", "-1", "one"])
+def test_version_1_proves_itself_is_read_and_lies_beside_todays(tmp_path: Path) -> None:
+    """A run continues such a cell: old chunks without chosen taus, new ones with them, one manifest."""
+    old = [{name: value for name, value in row(i).items() if name != "chosen_taus"} for i in range(3)]
+    table = pa.Table.from_pylist(old, schema=arrow_schema().remove(arrow_schema().names.index("chosen_taus")))
+    names = table.column_names
+    proof = {"mulosd.cell": "c", "mulosd.rows_sha256": rows_digest(table.to_pylist(), names)}
+    cell = tmp_path / "cells" / "c"
+    path = chunk_path(cell, 0)
+    path.parent.mkdir(parents=True)
+    pq.write_table(table.replace_schema_metadata({"mulosd.schema": "1", **proof}), path, write_page_checksum=True)
+    data = path.read_bytes()
+    verify.check_proof(data, path, "c")
+    rows = read_rows(path)
+    assert rows == [{**row(i), "chosen_taus": None} for i in range(3)]
+    new = {**row(3), "chosen_taus": [0.25, 0.1]}
+    entries = {path.name: entry_of(rows, data), "chunk-00001.parquet": write_chunk(chunk_path(cell, 1), [new])}
+    publish_json(cell / "cell.json", {})
+    write_manifest(cell, entries)
+    assert verify.verify_cell(cell) == []
+    assert [r["chosen_taus"] for chunk in iter_cell(cell) for r in chunk] == [None, None, None, [0.25, 0.1]]
+    publish_json(cell / "manifest.json", {**read_json(cell / "manifest.json"), "schema": 1})
+    assert read_manifest(cell) == entries
+    forged = {**proof, "mulosd.rows_sha256": rows_digest(rows)}
+    pq.write_table(table.replace_schema_metadata({"mulosd.schema": "1", **forged}), path, write_page_checksum=True)
+    with pytest.raises(DataError, match="does not match its own digest"):
+        verify.check_proof(path.read_bytes(), path, "c")
+
+
+@pytest.mark.parametrize("version", ["3", "-1", "one"])
 def test_a_newer_format_is_refused(version: str) -> None:
-    with pytest.raises(DataError, match="this program reads 0 to 1"):
+    with pytest.raises(DataError, match="this program reads 0 to 2"):
         version_of(pa.schema([], metadata={"mulosd.schema": version}), Path("c.parquet"))
 
 

@@ -25,7 +25,12 @@ def decoded(seed: int = 0, grid: tuple[int, int] = (3, 5)) -> Decoded:
         tokens=rng.integers(0, 100, grid, dtype=np.int32),
         image=rng.integers(0, 256, (6, 10, 3), dtype=np.uint8),
         status=rng.integers(0, 4, grid, dtype=np.uint8),
-        stats=DecodeStats(**{name: i + seed for i, name in enumerate(COUNTERS)}, time_verify_s=1.5, peak_mib=3.0),
+        stats=DecodeStats(
+            **{name: i + seed for i, name in enumerate(COUNTERS)},
+            chosen_taus=[0.1, 1 / 3],
+            time_verify_s=1.5,
+            peak_mib=3.0,
+        ),
     )
 
 
@@ -64,6 +69,8 @@ def test_a_row_survives_the_round_trip(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read.status_array(good), expected.status)
     np.testing.assert_array_equal(read.token_array(good), expected.tokens)
     assert {name: good[name] for name in COUNTERS} == {name: getattr(expected.stats, name) for name in COUNTERS}
+    assert good["chosen_taus"] == expected.stats.chosen_taus == [0.1, 1 / 3]
+    assert failed["chosen_taus"] is None
     assert good["seed"] == 2**63 - 4
     assert good["prompt"] == "a red circle – très joli"
     assert read.metadata_of(good)["include"] == [{"class": "circle", "count": 1}]
