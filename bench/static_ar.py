@@ -61,7 +61,7 @@ class StaticAR:
     def _decide(self, logits: Tensor) -> None:
         """Draw the cell behind `position` from logits [R, 1, V] and move there."""
         if self.is_guided:
-            logits = sampling.guide(*logits.chunk(2), self.sampler.guidance)
+            logits = sampling.guide_up_to(logits, self.position.expand(1, 1), self.sampler)
         self.position.add_(1)
         where, grid = self.position.expand(len(self.seeds), 1), self.model.config.grid
         codes = sampling.draw(logits, self.sampler, self.seeds, where, stream="target", grid=grid)

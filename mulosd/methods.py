@@ -13,12 +13,18 @@ from mulosd.errors import ConfigError, unknown_name
 
 UPSAMPLERS = ("repeat", "nearest", "bicubic", "lanczos", "sr", "latent-ce", "latent-pixel", "latent-gan")
 DRAFTERS = ("checkpoint", "self")
+LOGITS_DTYPES = ("float32", "model")
 FILE_KNOBS = ("sr_model",)  # knobs that name a file; a cell key holds its content in place of its path
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplerKnobs:
-    """Sampling of the target model: guidance scale, temperature, top-k (0 = off), top-p (1 = off)."""
+    """Sampling of the target model: guidance scale, temperature, top-k (0 = off), top-p (1 = off).
+
+    cfg_interval: guidance is dropped behind raster cell cfg_interval + 1, in whatever order cells are decided; -1 keeps
+    it on (LlamaGen's option, models.md 2.1). The drafter is guided everywhere. logits_dtype: what logits and guidance
+    of target and drafter are computed in, "float32" (or wider) or "model" (that of the weights).
+    """
 
     name: ClassVar[str] = ""
 
@@ -26,6 +32,8 @@ class SamplerKnobs:
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
+    cfg_interval: int = -1
+    logits_dtype: str | None = None
 
     def __post_init__(self) -> None:
         _check_finite(self)
@@ -33,6 +41,11 @@ class SamplerKnobs:
         _check_min(self, "temperature", 0.0)
         _check_min(self, "top_k", 0)
         _check_top_p(self, "top_p")
+        _check_min(self, "cfg_interval", -1)
+        if self.guidance is not None and self.guidance <= 1:
+            _check_unused(self, "cfg_interval", f"guidance {self.guidance:g}, which is none", "set one above 1")
+        if self.logits_dtype is not None:
+            _check_choice(self, "logits_dtype", LOGITS_DTYPES)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ import os
 import statistics as order_statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -43,7 +43,7 @@ LATENCY_PHASES = ("time_draft_s", "time_upsample_s", "time_verify_s", "time_resa
 PHASES = ("time_condition_s", *LATENCY_PHASES, "time_detokenize_s")
 # The part of a call's wall time that no phase accounts for; above it the phases miss work and latency is too short.
 MAX_UNACCOUNTED = 0.10
-SAMPLER_KNOBS = ("guidance", "temperature", "top_k", "top_p")
+SAMPLER_KNOBS = tuple(f.name for f in fields(SamplerKnobs))
 
 BenchProgress = Callable[[int, int, str], None]
 

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mulosd.decoding import sampling
@@ -192,14 +193,13 @@ class Engine:
 
     def _call(self, tokens: Tensor, positions: Tensor, slots: Tensor, mask: Tensor | int) -> Tensor:
         prefix, self._prefix = self._prefix, None
+        where = positions if prefix is None else F.pad(positions, (1, 0), value=-1)
         if self.is_guided:
             tokens, positions, slots = (torch.cat([t, t]) for t in (tokens, positions, slots))
             mask = mask if isinstance(mask, int) else torch.cat([mask, mask])
         logits = self.model(tokens, positions, slots, self.cache, mask, prefix)
-        if self.is_guided:
-            cond, uncond = logits.chunk(2)
-            logits = sampling.guide(cond, uncond, self.sampler.guidance)
-        return logits
+        logits = sampling.in_dtype(logits, self.sampler.logits_dtype, self.cache.kv.dtype)
+        return sampling.guide_up_to(logits, where, self.sampler) if self.is_guided else logits
 
     def _mask(self, positions: Ints, slots: Ints, rows: Ints, causal: bool) -> Bools:
         """Visible slots [B, Q, S'], cut behind the last slot that any query sees. Trash is never visible."""

@@ -15,17 +15,45 @@ from mulosd.decoding import noise
 
 @dataclass(frozen=True)
 class Sampler:
-    """Resolved sampling settings of one model; guidance acts before them."""
+    """Resolved sampling settings of one model; guidance acts before them.
+
+    cfg_interval: the last raster position whose output is guided, -1: all are. logits_dtype None: as the model has it.
+    """
 
     guidance: float = 1.0
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    cfg_interval: int = -1
+    logits_dtype: str | None = None
 
 
 def guide(cond: Tensor, uncond: Tensor, scale: float) -> Tensor:
     """u + s (c - u) (models.md 2.1)."""
     return uncond + scale * (cond - uncond)
+
+
+def guide_up_to(logits: Tensor, positions: Tensor, sampler: Sampler) -> Tensor:
+    """Logits [2B, Q, V] of fed positions [B, Q], null rows last -> guided [B, Q, V], but c behind `cfg_interval`.
+
+    The output at a position decides the next cell, so that the cells up to cfg_interval + 1 are guided: LlamaGen counts
+    from its second token on (models.md 2.1).
+    """
+    cond, null = logits.chunk(2)
+    guided = guide(cond, null, sampler.guidance)
+    if sampler.cfg_interval < 0:
+        return guided
+    return torch.where((positions <= sampler.cfg_interval)[..., None], guided, cond)
+
+
+def in_dtype(logits: Tensor, name: str | None, model: torch.dtype) -> Tensor:
+    """Logits as `logits_dtype` asks: "float32" widens 16 bits, "model" is the dtype of the weights, None leaves them.
+
+    Either way is exact, as a model computes them in the dtype of its weights.
+    """
+    if name == "model":
+        return logits.to(model)
+    return logits.float() if name == "float32" and logits.itemsize < 4 else logits
 
 
 def filter_logits(logits: Tensor, sampler: Sampler) -> Tensor:

@@ -127,7 +127,7 @@ class Target:
         preset = self.card.sampler
         drafting: dict[str, Any] = {}
         if isinstance(method, DraftOnly):
-            drafting["draft_sampler"] = Sampler(**draft_sampler(method, preset))
+            drafting["draft_sampler"] = Sampler(**draft_sampler(method, preset), logits_dtype=method.logits_dtype)
             drafting["drafter"] = self._self_drafter if method.drafter == "self" else self.drafter
             drafting["upsampler"] = self._upsampler(method)
         if isinstance(method, MuLoSD) and method.feedback == "downsample":
@@ -137,7 +137,9 @@ class Target:
             self.model,
             condition,
             torch.tensor(list(seeds), dtype=torch.int64, device=self.device),
-            Sampler(**target_sampler(method, preset)),
+            Sampler(
+                **target_sampler(method, preset), cfg_interval=method.cfg_interval, logits_dtype=method.logits_dtype
+            ),
             neighbours=self._neighbours,
             record=None if shots is None else lambda tokens: shots.append(tokens.copy()),
             synchronize=torch.cuda.synchronize if self.device.type == "cuda" else lambda: None,

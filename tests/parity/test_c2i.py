@@ -2,12 +2,14 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mulosd.decoding.job import Job
 from mulosd.decoding.registry import decode
 from mulosd.decoding.sampling import Sampler, guide
-from mulosd.methods import AR
+from mulosd.decoding.verify import nearest_codes
+from mulosd.methods import AR, MuLoSD, SamplerKnobs, ZipAR
 from mulosd.models.conditioning import ClassEmbedder
 from tests.parity.fixtures import agrees, all_visible, load, load_gpt
 from tests.parity.runs import run
@@ -36,6 +38,42 @@ def test_the_decoder_reproduces_the_greedy_tokens() -> None:
     job = Job(load_gpt(C2I), LABELS, torch.tensor([5, 6, 7]), Sampler(guidance=SCALE, top_k=1))
     tokens = torch.from_numpy(decode(job, AR()).tokens.reshape(3, -1))
     assert torch.equal(tokens, C2I.tensors["out.gen.tokens"].long())
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        AR(),
+        ZipAR(window=4),
+        MuLoSD(tau=2.0, resample="serial", rows_per_cycle=1),
+        MuLoSD(tau=2.0, rejection="raster-redraft"),
+    ],
+    ids=["ar", "zipar", "serial", "redraft"],
+)
+def test_guidance_is_dropped_by_position_whatever_decides_it(method: SamplerKnobs) -> None:
+    """Decoders of any order give the greedy tokens of the reference under cfg_interval 3."""
+    model = load_gpt(C2I)
+    codebook = F.normalize(torch.randn(model.config.vocab_size, 4), dim=-1)
+    job = Job(
+        model,
+        LABELS,
+        torch.tensor([5, 6, 7]),
+        Sampler(guidance=SCALE, top_k=1, cfg_interval=3),
+        drafter=model,
+        upsampler=lambda low, start: low[:, start:],
+        neighbours=lambda pool_k: nearest_codes(codebook, pool_k),
+    )
+    tokens = torch.from_numpy(decode(job, method).tokens.reshape(3, -1))
+    assert torch.equal(tokens, C2I.tensors["out.gen_interval3.tokens"].long())
+
+
+def test_another_guidance_interval_is_seen() -> None:
+    for interval in (-1, 2, 4):
+        job = Job(
+            load_gpt(C2I), LABELS, torch.tensor([5, 6, 7]), Sampler(guidance=SCALE, top_k=1, cfg_interval=interval)
+        )
+        tokens = torch.from_numpy(decode(job, AR()).tokens.reshape(3, -1))
+        assert not torch.equal(tokens, C2I.tensors["out.gen_interval3.tokens"].long()), interval
 
 
 def test_a_guidance_interval_counts_from_the_second_token() -> None:

@@ -47,6 +47,9 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("draft-only", {"draft_top_k": -1}, "draft-only.draft_top_k = -1 is too small"),
     ("draft-only", {"draft_temperature": -1}, "draft-only.draft_temperature = -1.0 is too small"),
     ("ar", {"top_p": 1.5}, "ar.top_p = 1.5 is out of range"),
+    ("ar", {"cfg_interval": -2}, "ar.cfg_interval = -2 is too small; the smallest allowed value is -1"),
+    ("ar", {"cfg_interval": 3, "guidance": 1}, "ar.cfg_interval = 3 does nothing with guidance 1, which is none"),
+    ("ar", {"logits_dtype": "bfloat16"}, "unknown ar.logits_dtype 'bfloat16'; allowed: float32, model"),
 ]
 UNUSED: list[tuple[dict[str, Any], str]] = [
     ({"rejection": "local", "radius": 0}, "radius = 0 does nothing with rejection 'local'"),

@@ -29,9 +29,9 @@ METHODS = {
 }
 
 
-def ar_dtok(grid: int, dtype: torch.dtype = torch.float64) -> ARDTok:
+def ar_dtok(grid: int, dtype: torch.dtype = torch.float64, logits_dtype: Any = "model") -> ARDTok:
     torch.manual_seed(grid)
-    config = GPTConfig(16, 2, 2, toys.CODES, grid, LONGEST, 32, positions="learned", logits_dtype="model")
+    config = GPTConfig(16, 2, 2, toys.CODES, grid, LONGEST, 32, positions="learned", logits_dtype=logits_dtype)
     model = ARDTok(config, 6)
     with torch.no_grad():
         for weight in model.parameters():
@@ -140,6 +140,22 @@ def test_16_bit_weights_decode(dtype: torch.dtype) -> None:
     tokens = decode(job(4, dtype=dtype), METHODS["mulosd"]).tokens
     assert tokens.shape == (2, 8, 8)
     assert len(np.unique(tokens)) > 4
+
+
+def guided_logits(model: ARDTok, logits_dtype: str | None) -> Tensor:
+    features = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(1))
+    sampler = Sampler(guidance=4.0, logits_dtype=logits_dtype)
+    return Job(model, all_visible(features), torch.tensor([1, 2]), sampler).target_engine().start_logits("resample")
+
+
+@pytest.mark.parametrize(("chosen", "of_card"), [("float32", "model"), ("model", "float32")])
+def test_a_sampler_chooses_the_dtype_of_logits_as_a_card_does(chosen: str, of_card: str) -> None:
+    expected = guided_logits(ar_dtok(4, torch.bfloat16, chosen), None)
+    found = guided_logits(ar_dtok(4, torch.bfloat16, of_card), chosen)
+    assert found.dtype == expected.dtype == (torch.float32 if chosen == "float32" else torch.bfloat16)
+    assert torch.equal(found, expected)
+    assert not torch.equal(found.float(), guided_logits(ar_dtok(4, torch.bfloat16, of_card), None).float())
+    assert guided_logits(ar_dtok(4), chosen).dtype == torch.float64  # never narrower than the weights
 
 
 def test_the_last_cell_has_no_place() -> None:

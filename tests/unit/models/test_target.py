@@ -80,6 +80,14 @@ def test_the_drafters_guidance_is_its_own(high: Target) -> None:
     assert any(not np.array_equal(a.tokens, b.tokens) for a, b in zip(drafts, preset_drafts, strict=True))
 
 
+def test_knobs_of_guidance_reach_the_samplers(high: Target) -> None:
+    """cfg_interval counts cells of the target, so it is none of the drafter's."""
+    condition = high._condition([PROMPT], [1])
+    job = high._job(condition, [1], MuLoSD(cfg_interval=3, logits_dtype="model"), None)
+    assert (job.sampler.cfg_interval, job.draft_sampler.cfg_interval) == (3, -1)
+    assert (job.sampler.logits_dtype, job.draft_sampler.logits_dtype) == ("model", "model")
+
+
 def test_frames_end_with_the_image(high: Target) -> None:
     (decoded,) = high.decode([PROMPT], [7], AR(), frames=True)
     assert np.array_equal(decoded.frames[-1], decoded.tokens)
