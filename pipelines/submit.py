@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mulosd.errors import ConfigError, EnvironmentProblem, unknown_name
-from mulosd.methods import FILE_KNOBS, knobs_of
+from mulosd.methods import FILE_KNOBS
 from pipelines.job_env import COMMIT, DIFF
 from pipelines.plan import key_of
 from pipelines.provenance import git_state
 from pipelines.shipped import ROOT, find_sweep
-from pipelines.sweep import load_sweep
+from pipelines.sweep import parse_sweep, read_raw
 from pipelines.tracking_uri import check_uri, default_uri, public_uri
 
 if TYPE_CHECKING:
@@ -76,7 +76,8 @@ def sweep_job(
     lie in it, or be a shipped one. ConfigError for what is wrong.
     """
     path = find_sweep(sweep).absolute()
-    loaded = load_sweep(path, list(overrides))
+    raw = read_raw(path, overrides)
+    loaded = parse_sweep(raw, where=str(path))
     is_checkout = (ROOT / "pyproject.toml").is_file()
     folder = (working_dir or (ROOT if is_checkout else path.parent)).absolute()
     command = [*PROGRAM, "run", _in_job(path, folder), "--out", str(out.absolute()), "--executor", "ray", "--quiet"]
@@ -85,13 +86,14 @@ def sweep_job(
     file = loaded.prompts.get("path")
     if isinstance(file, str) and not Path(file).is_absolute():
         command += ["--set", f"prompts.path={Path(file).absolute()}"]
-    for method in loaded.methods:
-        for knob, name in knobs_of(method).items():
-            if knob in FILE_KNOBS and not Path(name).is_absolute():
+    for key, name in _named_files(raw["methods"], "methods"):
+        if not Path(name).is_absolute():
+            if not Path(name).is_file():
                 raise ConfigError(
-                    f"{path}: {method.name}.{knob} = {name} is relative, and a job runs in another folder; give "
-                    f"{Path(name).absolute()}, or where the cluster has the file."
+                    f"{path}: {key} = {name} is relative, and no such file is here that the job could be told of; give "
+                    "the absolute path under which the cluster has it."
                 )
+            command += ["--set", f"{key}={Path(name).absolute()}"]
     if limit is not None:
         command += ["--limit", str(limit)]
     if workers is not None:
@@ -299,6 +301,14 @@ def _in_job(path: Path, folder: Path) -> str:
     raise ConfigError(
         f"{path} is not in the working directory {folder}, so the job would not see it; give --working-dir."
     )
+
+
+def _named_files(node: Any, key: str, knob: str = "") -> Iterator[tuple[str, str]]:
+    """(dotted key, value) of every knob below `node` that names a file, wherever in a sweep's methods it stands."""
+    if isinstance(node, str) and knob in FILE_KNOBS:
+        yield key, node
+    for name, value in node.items() if isinstance(node, dict) else enumerate(node if isinstance(node, list) else ()):
+        yield from _named_files(value, f"{key}.{name}", str(name) if isinstance(node, dict) else knob)
 
 
 def _times(job: Any) -> str:

@@ -74,9 +74,13 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = (), **modules: str) 
 
     modules: `families=` and `registry=` name other modules that hold targets and evaluators.
     """
+    return parse_sweep(read_raw(Path(path), overrides), where=str(path), **modules)
+
+
+def read_raw(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The mapping in the YAML file `path` with `--set` overrides applied, not yet checked."""
     import yaml
 
-    path = Path(path)
     try:
         raw = yaml.load(path.read_text(encoding="utf-8"), Loader=_loader(yaml))
     except (OSError, UnicodeDecodeError) as error:
@@ -89,7 +93,7 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = (), **modules: str) 
     for override in overrides:
         key, value = parse_override(override)
         apply_override(raw, key, value)
-    return parse_sweep(raw, where=str(path), **modules)
+    return raw
 
 
 def parse_override(text: str) -> tuple[str, Any]:

@@ -9,9 +9,9 @@ from mulosd.errors import ConfigError, DataError, UserError
 from mulosd.methods import DraftOnly, MuLoSD, build_method
 from pipelines.bench import run_bench
 from pipelines.driver import run_sweep
-from pipelines.plan import Plan, build_plan, check_networks
+from pipelines.plan import Plan, build_plan, check_networks, pin_files
 from pipelines.submit import sweep_job
-from pipelines.sweep import parse_sweep
+from pipelines.sweep import load_sweep, parse_sweep
 from tests.fakes import SWEEP, toy_sweep
 
 
@@ -64,18 +64,35 @@ def test_a_run_checks_networks_before_it_starts(tmp_path: Path) -> None:
     check_networks(build_plan(toy_sweep()))
 
 
-def test_a_job_needs_an_absolute_path(tmp_path: Path) -> None:
+def test_a_job_is_told_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `run` takes a relative one, `submit` does: the job plans the same cells from another folder."""
     import yaml
 
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.pth").write_bytes(b"a")
+    (tmp_path / "b.pth").write_bytes(b"b")
     raw = {**SWEEP, "target": "tiny-mid", "prompts": {"name": "scenes"}, "evaluators": []}
-    for name, is_allowed in (("nets/net.pth", False), (str(tmp_path / "net.pth"), True)):
-        raw["methods"] = [{"method": "draft-only", "grid": {"upsampler": ["sr"], "sr_model": [name]}}]
-        (tmp_path / "toy.yaml").write_text(yaml.safe_dump(raw))
-        if is_allowed:
-            assert sweep_job(str(tmp_path / "toy.yaml"), out=tmp_path, working_dir=tmp_path).name == "toy"
-        else:
-            with pytest.raises(ConfigError, match=r"sr_model = nets/net\.pth is relative"):
-                sweep_job(str(tmp_path / "toy.yaml"), out=tmp_path, working_dir=tmp_path)
+    fixed = {"method": "draft-only", "set": {"upsampler": "sr", "sr_model": "a.pth"}}
+    gridded = {"method": "mulosd", "grid": {"upsampler": ["sr"], "sr_model": ["a.pth", "/elsewhere/net.pth", "b.pth"]}}
+    listed = {"method": "mulosd", "list": [{"tau": 0.2}, {"tau": 0.3, "upsampler": "sr", "sr_model": "b.pth"}]}
+    raw["methods"] = [{"method": "ar"}, fixed, gridded, listed]
+    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(raw))
+    command = sweep_job("toy.yaml", out=tmp_path, working_dir=tmp_path).entrypoint
+    told = [command[i + 1] for i, word in enumerate(command) if word == "--set"]
+    assert told == [
+        f"methods.1.set.sr_model={tmp_path}/a.pth",
+        f"methods.2.grid.sr_model.0={tmp_path}/a.pth",
+        f"methods.2.grid.sr_model.2={tmp_path}/b.pth",
+        f"methods.3.list.1.sr_model={tmp_path}/b.pth",
+    ]
+    here, there = load_sweep(tmp_path / "toy.yaml"), load_sweep(tmp_path / "toy.yaml", told)
+    assert [pin_files(method) for method in there.methods[:3]] == [pin_files(method) for method in here.methods[:3]]
+    assert all(Path(m.sr_model).is_absolute() for m in there.methods if getattr(m, "sr_model", None))
+    (tmp_path / "b.pth").unlink()
+    with pytest.raises(
+        ConfigError, match=r"methods\.2\.grid\.sr_model\.2 = b\.pth is relative, and no such file is here"
+    ):
+        sweep_job("toy.yaml", out=tmp_path, working_dir=tmp_path)
 
 
 @pytest.mark.parametrize("command", [run_sweep, run_bench])
