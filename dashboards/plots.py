@@ -121,7 +121,8 @@ def _draw_series(axes: "Axes", name: str, series: Series, column: Column, colour
     places = [(_value(p.row, "forwards") or 0.0, _value(p.row, column.key) or 0.0) for p in points]
     spreads = [_spread(point.row.cells[column.key].estimate) for point in points]
     axes.errorbar(
-        *zip(*places, strict=True),
+        [x for x, _ in places],
+        [y for _, y in places],
         yerr=[list(side) for side in zip(*spreads, strict=True)],
         fmt=("D" if is_control else "o") + ("-" if series.is_joined else ""),
         color=colour,

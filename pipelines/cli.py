@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from mulosd.errors import UserError
-from pipelines import cli_checkpoints, cli_compare, cli_explain, cli_train
+from pipelines import cli_checkpoints, cli_compare, cli_explain, cli_regions, cli_train
 from pipelines.cli_jobs import register
 from pipelines.cli_stage import stage
 
@@ -308,6 +308,7 @@ cli_train.register(train)
 
 cli.add_command(cli_compare.compare)
 cli.add_command(cli_compare.table)
+cli.add_command(cli_regions.regions)
 
 if __name__ == "__main__":
     main()
