@@ -18,7 +18,8 @@ from torch import Tensor
 from mulosd.decoding import sampling
 from mulosd.decoding.sampling import Sampler
 from mulosd.models.conditioning import Condition, Prefix
-from mulosd.models.transformer import GPTConfig, KVCache
+from mulosd.models.kv_cache import KVCache
+from mulosd.models.transformer import GPTConfig
 from mulosd.types import DecodeStats
 
 Ints = npt.NDArray[np.int64]

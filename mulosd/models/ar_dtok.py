@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from mulosd.models.conditioning import Condition, Prefix
-from mulosd.models.transformer import GPTConfig, KVCache, Transformer
+from mulosd.models.kv_cache import KVCache
+from mulosd.models.transformer import GPTConfig, Transformer
 
 
 class NullPrefix(NamedTuple):

@@ -13,7 +13,7 @@ from mulosd.models.families import Card
 from mulosd.models.text import condition_len
 
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
-VIRTUAL_KEYS = 2  # cache slots of a collapsed prefix (mulosd.models.transformer)
+VIRTUAL_KEYS = 2  # cache slots of a collapsed prefix (mulosd.models.kv_cache)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from torch import Tensor
 from mulosd.models.ar_dtok import ARDTok
 from mulosd.models.conditioning import Condition
 from mulosd.models.image_gpt import ImageGPT
-from mulosd.models.transformer import KVCache
+from mulosd.models.kv_cache import KVCache
 
 Model = ImageGPT | ARDTok
 
@@ -23,7 +23,7 @@ def prefill(model: Model, condition: Condition, *, with_null: bool = True) -> tu
     """The prefix alone; logits [R, T, V] of every prefix row."""
     cache, rows = start(model, condition, with_null=with_null)
     none = torch.zeros(len(cache.prefix_mask), 0, dtype=torch.int64)
-    hidden = model.features(none, none, none, cache, none[..., None].bool(), rows)
+    hidden = model.features(none, none, none, cache, 0, rows)
     return cache, model.output(model.norm(hidden))
 
 

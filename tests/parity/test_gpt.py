@@ -13,10 +13,10 @@ from mulosd.decoding.job import Job
 from mulosd.decoding.registry import decode
 from mulosd.decoding.sampling import Sampler, guide
 from mulosd.methods import AR, SamplerKnobs, ZipAR
-from mulosd.models import transformer
+from mulosd.models import kv_cache, transformer
 from mulosd.models.conditioning import CaptionEmbedder, Condition, Prefix
 from mulosd.models.image_gpt import ImageGPT
-from mulosd.models.transformer import VIRTUAL_KEYS, KVCache
+from mulosd.models.kv_cache import VIRTUAL_KEYS, KVCache
 from tests.parity.fixtures import Fixture, agrees, condition_of, load, load_gpt
 from tests.parity.runs import feed, prefill, run, start
 
@@ -204,7 +204,7 @@ def test_the_comparison_passes_without_a_mistake(t2i: Fixture, collapses: bool) 
 
 
 def test_a_virtual_key_of_weight_one_is_seen(t2i: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transformer, "log_count", lambda count, dtype: torch.zeros(len(count), VIRTUAL_KEYS))
+    monkeypatch.setattr(kv_cache, "log_count", lambda count, dtype: torch.zeros(len(count), VIRTUAL_KEYS))
     assert not run_agrees(load_gpt(t2i), t2i)
 
 

@@ -9,7 +9,7 @@ from mulosd.decoding.engine import Engine, Queries
 from mulosd.decoding.sampling import Sampler, guide
 from mulosd.methods import AR
 from mulosd.models.image_gpt import ImageGPT
-from mulosd.models.transformer import KVCache
+from mulosd.models.kv_cache import KVCache
 from tests.unit.decoding import toys
 
 TOKENS = np.random.default_rng(0).integers(0, toys.CODES, (3, 64))

@@ -19,7 +19,8 @@ from mulosd.decoding.sampling import Sampler
 from mulosd.methods import SamplerKnobs
 from mulosd.models.conditioning import Condition
 from mulosd.models.image_gpt import ImageGPT, tiny_gpt
-from mulosd.models.transformer import GPTConfig, KVCache
+from mulosd.models.kv_cache import KVCache
+from mulosd.models.transformer import GPTConfig
 from mulosd.models.vq import VQConfig, VQModel
 from mulosd.scenes.words import encode_words
 from mulosd.types import STATUS_ACCEPTED

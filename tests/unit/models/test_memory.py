@@ -7,8 +7,8 @@ import pytest
 
 from mulosd.models.architectures import build_part
 from mulosd.models.families import load_card
+from mulosd.models.kv_cache import VIRTUAL_KEYS as TRUNK_KEYS
 from mulosd.models.memory import VIRTUAL_KEYS, cache_values, memory_lines, memory_needs, null_values
-from mulosd.models.transformer import VIRTUAL_KEYS as TRUNK_KEYS
 from tests import fabricated
 
 

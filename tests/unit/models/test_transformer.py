@@ -10,16 +10,8 @@ from torch import Tensor
 from mulosd.models.ar_dtok import ARDTok
 from mulosd.models.conditioning import Condition
 from mulosd.models.image_gpt import ImageGPT, llamagen_t2i, tiny_gpt
-from mulosd.models.transformer import (
-    VIRTUAL_KEYS,
-    GPTConfig,
-    KVCache,
-    RMSNorm,
-    Transformer,
-    log_count,
-    rope_table,
-    running_mean,
-)
+from mulosd.models.kv_cache import VIRTUAL_KEYS, KVCache, log_count
+from mulosd.models.transformer import GPTConfig, RMSNorm, Transformer, rope_table, running_mean
 from mulosd.scenes import vocabulary as voc
 
 CONFIG: dict[str, Any] = {
