@@ -17,6 +17,7 @@ SWEEPS = sorted((ROOT / "sweeps").rglob("*.yaml"))
 READY = [path for path in SWEEPS if path.stem not in WAITING]
 MIN_SWEEPS = 23
 MIN_CELLS = 90  # over the files whose prompts ship with the project
+ABLATIONS = {"upsamplers", "pooling", "rejection", "redraft", "parallel"}
 CONTROLS = {"ar", "draft-only"}
 HEADER_FIELDS = ("command:", "cost:", "expect:")
 
@@ -36,7 +37,8 @@ def missing_controls(plan: Plan) -> set[str]:
 
 def test_sweeps_are_shipped() -> None:
     assert len(SWEEPS) >= MIN_SWEEPS
-    assert (ROOT / "sweeps" / "smoke.yaml") in SWEEPS
+    names = {path.stem for path in SWEEPS}
+    assert {"smoke", "tau-curve", *(f"ablation-{name}" for name in ABLATIONS)} <= names
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda p: str(p.relative_to(ROOT)))
