@@ -13,10 +13,11 @@ from mulosd.errors import UserError
 from mulosd.models.checkpoints import check_part, file_sha256, tensors_of
 from mulosd.models.families import load_card
 from mulosd.models.memory import memory_lines, memory_needs
+from mulosd.models.text import num_classes
 from pipelines.provenance import machine, versions
 
 ASSETS = Path(__file__).resolve().parents[1] / "mulosd" / "assets"
-PROMPT, SEED = "a photo of a red circle", 0  # what a target is tried with
+PROMPT, CLASS_PROMPT, SEED = "a photo of a red circle", "class:0", 0  # what a target is tried with
 
 if TYPE_CHECKING:
     from mulosd.models.families import Card
@@ -76,7 +77,7 @@ def examine_target(target_id: str, *, device: str, dtype: str) -> Iterator[Findi
     if short:
         yield Finding(device, short, is_problem=True)
         return
-    yield _token(target_id, device, dtype)
+    yield _token(card, device, dtype)
 
 
 def _part(card: "Card", name: str) -> str:
@@ -114,15 +115,16 @@ def _shortage(card: "Card", device: str, dtype: str) -> str:
     return f"{free / 2**30:.1f} GiB free, {needed / 2**30:.1f} GiB needed; free the device or use a smaller --dtype"
 
 
-def _token(target_id: str, device: str, dtype: str) -> Finding:
+def _token(card: "Card", device: str, dtype: str) -> Finding:
     """Load the target and decode its first token."""
     from mulosd.models.families import load_target
 
+    prompt = PROMPT if num_classes(card) is None else CLASS_PROMPT
     began = time.perf_counter()
     try:
-        target = load_target(target_id, device=device, dtype=dtype)
+        target = load_target(card.target_id, device=device, dtype=dtype)
         loaded = time.perf_counter()
-        (code,) = target.first_codes([PROMPT], [SEED])
+        (code,) = target.first_codes([prompt], [SEED])
     except UserError as error:
         return Finding("one token", str(error), is_problem=True)
     took = time.perf_counter() - loaded

@@ -16,6 +16,7 @@ from mulosd.methods import FILE_KNOBS, DraftOnly, SamplerKnobs, knobs_of
 from mulosd.models.families import Card
 from mulosd.models.latent_card import PREFIX, find_latent
 from mulosd.models.memory import memory_lines
+from mulosd.models.text import check_prompts
 from mulosd.schedule import check_fit
 from mulosd.stage.manifest import KEY_SCHEMA
 from mulosd.stage.publish import canonical_json, sha256_hex
@@ -118,8 +119,8 @@ def key_of(config: Any) -> str:
 def build_plan(sweep: Sweep, *, limit: int | None = None) -> Plan:
     """Resolve a sweep: load prompts and cards, compute keys and seeds, cut chunks.
 
-    limit: only the first `limit` prompts; it changes no key and no seed. ConfigError for a bad limit,
-    repeated prompt ids, an empty prompt set or an estimate above the sweep's `max_hours`.
+    limit: only the first `limit` prompts; it changes no key and no seed. ConfigError for a bad limit, repeated prompt
+    ids, an empty prompt set, a prompt that a target does not take, or an estimate above the sweep's `max_hours`.
     """
     if limit is not None and limit < 1:
         raise ConfigError(f"--limit {limit} is too small; give the number of prompts, from 1 on.")
@@ -131,6 +132,8 @@ def build_plan(sweep: Sweep, *, limit: int | None = None) -> Plan:
     cells = []
     for target in sweep.targets:
         card = families.load_card(target)
+        if isinstance(card, Card):  # fakes of tests take any prompt
+            check_prompts(card, (prompt.text for prompt in prompts))
         for method in methods:
             check_fit(method, card)
             config = cell_config(sweep, target, weights_hash(card, method), method, prompts_hash)

@@ -12,6 +12,7 @@ import numpy as np
 from mulosd.errors import ConfigError, EnvironmentProblem, unknown_name
 from mulosd.methods import SamplerKnobs, build_method
 from mulosd.models.families import Card, load_card, load_target, target_ids
+from mulosd.models.text import check_prompts
 from mulosd.schedule import check_fit
 from mulosd.types import Decoded
 from pipelines.plan import check_network
@@ -26,7 +27,8 @@ def generate_png(
 
     from mulosd.stage.publish import publish_bytes
 
-    built, _ = resolve(out, ".png", target=target, method=method, knobs=knobs, dtype=dtype)
+    built, card = resolve(out, ".png", target=target, method=method, knobs=knobs, dtype=dtype)
+    check_prompts(card, [prompt])
     loaded = load_target(target, device=device, dtype=dtype)
     decoded: Decoded = loaded.decode([prompt], [seed], built)[0]
     data = io.BytesIO()
@@ -41,7 +43,8 @@ def animate_gif(
     """Decode with snapshots and publish `out` (.gif)."""
     from dashboards.animation import save_animation
 
-    built, _ = resolve(out, ".gif", target=target, method=method, knobs=knobs, dtype=dtype)
+    built, card = resolve(out, ".gif", target=target, method=method, knobs=knobs, dtype=dtype)
+    check_prompts(card, [prompt])
     loaded = load_target(target, device=device, dtype=dtype)
     decoded = loaded.decode([prompt], [seed], built, frames=True)[0]
 

@@ -63,6 +63,17 @@ def tar_family() -> dict[str, Any]:
     }
 
 
+def class_family() -> dict[str, Any]:
+    """A family in LlamaGen's class-to-image layout with two resolutions of ratio 2 and ten classes."""
+    data = family()
+    for name, grid in (("model-8", 4), ("model-16", 8)):
+        config = {**gpt_config(grid), "prefix_len": 1, "num_classes": 10}
+        del config["caption_dim"]
+        data["parts"][name] |= {"architecture": "llamagen-c2i", "config": config}
+    targets = {"toyclass-8": data["targets"]["toygen-8"], "toyclass-16": data["targets"]["toygen-16"]}
+    return {**data, "family": "toyclass", "targets": targets}
+
+
 def write_family(folder: Path, data: dict[str, Any]) -> Path:
     """The family file that `--family` takes."""
     path = folder / f"{data['family']}.json"

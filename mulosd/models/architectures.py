@@ -8,7 +8,7 @@ from torch.overrides import TorchFunctionMode
 
 from mulosd.errors import unknown_name
 from mulosd.models.ar_dtok import ARDTok
-from mulosd.models.image_gpt import llamagen_t2i, tiny_gpt
+from mulosd.models.image_gpt import llamagen_c2i, llamagen_t2i, tiny_gpt
 from mulosd.models.ta_tok import TATokConfig, TATokDecoder
 from mulosd.models.transformer import GPTConfig
 from mulosd.models.vq import VQConfig, VQModel
@@ -20,6 +20,10 @@ def _llamagen_t2i(config: Config) -> nn.Module:
     return llamagen_t2i(GPTConfig(**_without(config, "caption_dim")), config["caption_dim"])
 
 
+def _llamagen_c2i(config: Config) -> nn.Module:
+    return llamagen_c2i(GPTConfig(**_without(config, "num_classes")), config["num_classes"])
+
+
 def _ar_dtok(config: Config) -> nn.Module:
     return ARDTok(GPTConfig(**_without(config, "cond_dim")), config["cond_dim"])
 
@@ -28,6 +32,7 @@ BUILDERS: dict[str, Callable[[Config], nn.Module]] = {
     "vq": lambda config: VQModel(VQConfig(**config)),
     "tiny": lambda config: tiny_gpt(GPTConfig(**config)),
     "llamagen-t2i": _llamagen_t2i,
+    "llamagen-c2i": _llamagen_c2i,
     "ar-dtok": _ar_dtok,
     "ta-tok": lambda config: TATokDecoder(TATokConfig(**config)),
 }

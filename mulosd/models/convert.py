@@ -30,6 +30,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")  # of families and parts, which becom
 _TABLES = r"freqs_cis|causal_mask|layers\.\d+\.attention\.kv_cache\.[kv]_cache"
 LEFTOVERS = {  # architecture -> names that files may carry and no model uses (models.md 1.9, 3)
     "llamagen-t2i": _TABLES,
+    "llamagen-c2i": _TABLES,
     "ar-dtok": _TABLES,
     "vq": r"quantize\.codebook_used",
     # text-to-image needs the half that turns ids into features, without its pooling head (models.md 4.1)
@@ -151,6 +152,7 @@ def _stated(source: Source, config: Mapping[str, Any]) -> list[tuple[str, Any, A
         "cls_token_num": config.get("prefix_len"),
         "vocab_size": config.get("vocab_size"),
         "cond_dim": config.get("cond_dim"),
+        "num_classes": config.get("num_classes"),
         "codebook_size": config.get("codebook_size"),
     }
     stated = [(f"args.{key}", args[key], value) for key, value in expected.items() if args.get(key) and value]

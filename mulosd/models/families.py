@@ -89,9 +89,10 @@ class Card:
         """What is missing, where it belongs and how to get it."""
         sources = (self.raw["parts"][name].get("source", {}) for name in self.missing)
         listed = ", ".join(f"{name} ({_origin(source)})" for name, source in zip(self.missing, sources, strict=True))
+        parts = " ".join(f"--part {name}" for name in self.missing)
         return (
             f"{self.target_id} needs parts that {self.folder} does not hold: {listed}; get the files with "
-            f"`mulosd fetch {self.family}` or by hand, then run `mulosd convert FILE --family {self.family} "
+            f"`mulosd fetch {self.family} {parts}` or by hand, then run `mulosd convert FILE --family {self.family} "
             f"--part {self.missing[0]}` for each part (docs/checkpoints.md)."
         )
 

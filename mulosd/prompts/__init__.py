@@ -1,4 +1,4 @@
-"""Prompt sets with stable ids: scenes in GenEval's and in DPG's form, GenEval, COCO captions, DPG-Bench.
+"""Prompt sets with stable ids: scenes in GenEval's and in DPG's form, GenEval, COCO captions, DPG-Bench, classes.
 
 No torch, no model, no drawing of images.
 """
@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mulosd.errors import ConfigError, DataError, unknown_name
-from mulosd.prompts import coco, dpg, dpg_scenes, geneval, scenes
+from mulosd.prompts import classes, coco, dpg, dpg_scenes, geneval, scenes
 from mulosd.prompts.base import prompt_list_hash
 from mulosd.types import Prompt
 
 __all__ = ["PROMPT_KEYS", "PROMPT_SETS", "load_prompts", "prompt_list_hash"]
 
 PROMPT_SETS: dict[str, Callable[[Mapping[str, Any]], list[Prompt]]] = {
+    "classes": classes.load,
     "coco": coco.load,
     "dpg": dpg.load,
     "dpg_scenes": dpg_scenes.load,
@@ -22,6 +23,7 @@ PROMPT_SETS: dict[str, Callable[[Mapping[str, Any]], list[Prompt]]] = {
 }
 # The keys of each set beside `name`, so that a sweep is checked before anything is read.
 PROMPT_KEYS: dict[str, tuple[str, ...]] = {
+    "classes": classes.KEYS,
     "coco": coco.KEYS,
     "dpg": dpg.KEYS,
     "dpg_scenes": dpg_scenes.KEYS,

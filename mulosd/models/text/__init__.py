@@ -1,19 +1,20 @@
 """Encoders: prompt and seed -> `Condition`. The registry, and what of an encoder is known without loading it.
 
 A target whose card names `encoders` is conditioned by a network of its own (T5, Tar's LLM): encoding is a stage, and
-its results are kept (`mulosd.stage.conditions`). The words of tiny are a table look-up, done where they are needed.
-No torch here.
+its results are kept (`mulosd.stage.conditions`). The words of tiny and the classes of class-conditional models are
+table look-ups, done where they are needed. No torch here.
 """
 
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mulosd.errors import unknown_name
+from mulosd.prompts.classes import class_of
 
 if TYPE_CHECKING:
     from mulosd.models.conditioning import Condition
@@ -77,8 +78,27 @@ def condition_len(card: Any) -> int:
     return (math.isqrt(longest) // (scale + 1)) ** 2 if scale else longest
 
 
+def num_classes(card: "Card") -> int | None:
+    """Classes that a class-conditional target draws; None for a target that takes text."""
+    model = card.raw["parts"][card.raw["targets"][card.target_id]["model"]]
+    count: int | None = model["config"].get("num_classes")
+    return count
+
+
+def check_prompts(card: "Card", prompts: Iterable[str]) -> None:
+    """ConfigError for a text that the target cannot be conditioned on, before anything is loaded."""
+    count = num_classes(card)
+    if count is not None:
+        for prompt in prompts:
+            class_of(prompt, count)
+
+
 def build_encoder(card: "Card", *, device: str, dtype: str) -> Encoder:
     """The encoder of a card. Its weights are read when it is first used."""
+    if (count := num_classes(card)) is not None:
+        from mulosd.models.text.classes import Classes
+
+        return Classes(count, device)
     architecture = next((entry["architecture"] for entry in card.encoders.values()), "words")
     if architecture == "words":
         from mulosd.models.text.words import Words

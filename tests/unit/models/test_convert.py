@@ -307,6 +307,8 @@ def test_a_full_disk_leaves_nothing_behind(toy: str, tmp_path: Path, monkeypatch
         ("llamagen_GPT-XL_t2i", "llamagen-xl", "model-256"),
         ("llamagen_GPT-XL_t2i", "llamagen-xl", "model-512"),
         ("vq_VQ-16", "llamagen-xl", "vq"),
+        ("llamagen_GPT-XL_c2i", "llamagen-c2i", "model-xl-384"),
+        ("vq_VQ-16", "llamagen-c2i", "vq"),
         ("vq_VQ-16", "tar-7b", "vq"),
         ("ar_dtok_lp_256px", "tar-7b", "model-256"),
         ("ta_tok", "tar-1.5b", "ta-tok"),
