@@ -5,9 +5,9 @@ these values live in `mulosd.decoding`. A sampler knob left at None means "the p
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, get_args, get_origin
+from typing import Any, ClassVar, Literal, NamedTuple, get_args, get_origin
 
 from mulosd.errors import ConfigError, unknown_name
 
@@ -15,6 +15,15 @@ UPSAMPLERS = ("repeat", "nearest", "bicubic", "lanczos", "sr", "latent-ce", "lat
 DRAFTERS = ("checkpoint", "self")
 LOGITS_DTYPES = ("float32", "model")
 FILE_KNOBS = ("sr_model",)  # knobs that name a file; a cell key holds its content in place of its path
+NEUTRAL = (None, "none", "auto", -1)  # defaults that ask for nothing, so that they may stand beside anything
+
+
+class Idle(NamedTuple):
+    """A knob that does nothing, beside what, and what to do for it to count."""
+
+    knob: str
+    beside: str
+    instead: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,14 +45,22 @@ class SamplerKnobs:
     logits_dtype: str | None = None
 
     def __post_init__(self) -> None:
+        self._check()
+        check_given([(self, knobs_of(self))])
+
+    def idle(self) -> Iterator[Idle]:
+        """Knobs that do nothing beside the others, whatever their value."""
+        if self.guidance is not None and self.guidance <= 1:
+            yield Idle("cfg_interval", f"guidance {self.guidance:g}, which is none", "set one above 1")
+
+    def _check(self) -> None:
+        """Refuse values out of range."""
         _check_finite(self)
         _check_min(self, "guidance", 0.0)
         _check_min(self, "temperature", 0.0)
         _check_min(self, "top_k", 0)
         _check_top_p(self, "top_p")
         _check_min(self, "cfg_interval", -1)
-        if self.guidance is not None and self.guidance <= 1:
-            _check_unused(self, "cfg_interval", f"guidance {self.guidance:g}, which is none", "set one above 1")
         if self.logits_dtype is not None:
             _check_choice(self, "logits_dtype", LOGITS_DTYPES)
 
@@ -66,8 +83,8 @@ class ZipAR(SamplerKnobs):
 
     window: int = 4
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
+        super()._check()
         _check_min(self, "window", 1)
 
 
@@ -91,15 +108,15 @@ class DraftOnly(SamplerKnobs):
     draft_top_k: int | None = None
     draft_top_p: float | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def idle(self) -> Iterator[Idle]:
+        yield from super().idle()
+        if self.upsampler != "sr":
+            yield Idle("sr_model", f"upsampler {self.upsampler!r}", "set upsampler to 'sr'")
+
+    def _check(self) -> None:
+        super()._check()
         _check_choice(self, "drafter", DRAFTERS)
         _check_choice(self, "upsampler", UPSAMPLERS)
-        if self.sr_model is not None and self.upsampler != "sr":
-            raise ConfigError(
-                f"{self.name}.sr_model = {self.sr_model!r} does nothing with upsampler {self.upsampler!r}; "
-                "set upsampler to 'sr', or leave sr_model out."
-            )
         _check_min(self, "draft_window", 1)
         _check_min(self, "draft_guidance", 0.0)
         _check_min(self, "draft_temperature", 0.0)
@@ -144,8 +161,8 @@ class MuLoSD(DraftOnly):
     feedback: Literal["none", "downsample"] = "none"
     resampled_fraction: float | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
+        super()._check()
         _check_min(self, "pool_k", 1)
         _check_min(self, "radius", 0)
         _check_min(self, "island_window", 1)
@@ -159,7 +176,6 @@ class MuLoSD(DraftOnly):
                 f"mulosd.resampled_fraction = {self.resampled_fraction} is out of range; it lies between 0 and 1, "
                 "both excluded (tau <= 0 resamples nothing, tau > 1 everything)."
             )
-        self._check_combination()
 
     @property
     def redrafts(self) -> bool:
@@ -173,24 +189,24 @@ class MuLoSD(DraftOnly):
             return self.kv
         return "carry" if self.resample == "serial" or self.redrafts else "refresh"
 
-    def _check_combination(self) -> None:
-        """Refuse knobs that would do nothing beside the others."""
+    def idle(self) -> Iterator[Idle]:
+        yield from super().idle()
         if self.rejection != "expand":
-            _check_unused(self, "radius", f"rejection {self.rejection!r}", "use rejection 'expand'")
+            yield Idle("radius", f"rejection {self.rejection!r}", "use rejection 'expand'")
         if self.redrafts:
-            for key in ("resample", "island_window", "pending", "kv", "resampled_fraction"):
-                _check_unused(self, key, "rejection 'raster-redraft'", "use another rejection")
+            for knob in ("resample", "island_window", "pending", "kv", "resampled_fraction"):
+                yield Idle(knob, "rejection 'raster-redraft'", "use another rejection")
         if self.resample == "serial":
-            _check_unused(self, "pending", "resample 'serial', where no query reaches a pending cell", "use 'islands'")
+            yield Idle("pending", "resample 'serial', where no query reaches a pending cell", "use 'islands'")
         elif self.kv == "carry":
-            _check_unused(self, "kv", "resample 'islands'", "use resample 'serial'")
+            yield Idle("kv", "resample 'islands'", "use resample 'serial'")
         if self.rows_per_cycle == "all":
             if self.kv == "refresh":
-                _check_unused(self, "kv", "rows_per_cycle 'all', where no cycle follows", "use fewer rows")
+                yield Idle("kv", "rows_per_cycle 'all', where no cycle follows", "use fewer rows")
             if not self.redrafts:
-                _check_unused(self, "feedback", "rows_per_cycle 'all', where no cycle follows", "use fewer rows")
+                yield Idle("feedback", "rows_per_cycle 'all', where no cycle follows", "use fewer rows")
         if self.resampled_fraction is not None:
-            _check_unused(self, "tau", "resampled_fraction, which chooses it", "leave resampled_fraction out")
+            yield Idle("tau", "resampled_fraction, which chooses it", "leave resampled_fraction out")
 
 
 SAMPLER_KNOBS = tuple(field.name for field in fields(SamplerKnobs))
@@ -200,21 +216,55 @@ METHODS: dict[str, type[SamplerKnobs]] = {cls.name: cls for cls in (AR, DraftOnl
 
 
 def build_method(name: str, knobs: Mapping[str, Any] | None = None, *, where: str = "") -> SamplerKnobs:
-    """The validated configuration of method `name`; unknown names and knobs raise ConfigError with the nearest."""
+    """The validated configuration of method `name`; unknown names and knobs raise ConfigError with the nearest.
+
+    A knob that was given and does nothing is refused, at its default too.
+    """
+    method = configure(name, knobs or {}, where=where)
+    check_given([(method, knobs or {})])
+    return method
+
+
+def configure(name: str, knobs: Mapping[str, Any], *, where: str = "") -> SamplerKnobs:
+    """`build_method` for one of several configurations that stand together: see `check_given`."""
     if name not in METHODS:
         raise unknown_name("method", name, METHODS, where)
     cls = METHODS[name]
     known = {f.name: f for f in fields(cls)}
-    for key in knobs or {}:
+    for key in knobs:
         if key not in known:
             raise unknown_name(f"{name} knob", key, known, where)
-    checked = {key: _coerce(name, key, value, _type_name(known[key].type)) for key, value in (knobs or {}).items()}
-    return cls(**checked)
+    return cls(**{key: _coerce(name, key, value, _type_name(known[key].type)) for key, value in knobs.items()})
+
+
+def check_given(configurations: Sequence[tuple[SamplerKnobs, Mapping[str, Any]]]) -> None:
+    """Refuse a knob that does nothing in any of the configurations that it was given to, which stand together.
+
+    configurations: each with the knobs that it was given, of which one at its default looks as if it was not.
+    """
+    for knob in dict.fromkeys(key for _, given in configurations for key in given):
+        found = [
+            (method, next((idle for idle in method.idle() if idle.knob == knob), None))
+            for method, given in configurations
+            if knob in given and not _is_neutral(method, knob)
+        ]
+        if found and all(idle for _, idle in found):
+            method, idle = found[0]
+            assert idle is not None
+            raise ConfigError(
+                f"{method.name}.{knob} = {getattr(method, knob)!r} does nothing with {idle.beside}; leave it out, or "
+                f"{idle.instead}."
+            )
 
 
 def knobs_of(method: SamplerKnobs) -> dict[str, Any]:
     """Knobs that differ from their introduction default, for keys and labels (architecture 6)."""
     return {f.name: getattr(method, f.name) for f in fields(method) if getattr(method, f.name) != f.default}
+
+
+def _is_neutral(method: SamplerKnobs, knob: str) -> bool:
+    value = getattr(method, knob)
+    return value in NEUTRAL and value == type(method).__dataclass_fields__[knob].default
 
 
 def _type_name(annotation: Any) -> str:
@@ -248,13 +298,6 @@ def _check_min(knobs: SamplerKnobs, key: str, low: float) -> None:
     value = getattr(knobs, key)
     if value is not None and value < low:
         raise ConfigError(f"{knobs.name}.{key} = {value} is too small; the smallest allowed value is {low:g}.")
-
-
-def _check_unused(knobs: SamplerKnobs, key: str, beside: str, instead: str) -> None:
-    """Refuse a knob that was set although it does nothing; its introduction default cannot be told from unset."""
-    value = getattr(knobs, key)
-    if value != type(knobs).__dataclass_fields__[key].default:
-        raise ConfigError(f"{knobs.name}.{key} = {value!r} does nothing with {beside}; leave it out, or {instead}.")
 
 
 def _check_top_p(knobs: SamplerKnobs, key: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from dashboards.table import CONTROLS
 from mulosd.errors import ConfigError, UserError, unknown_name
-from mulosd.methods import METHODS, SamplerKnobs, build_method
+from mulosd.methods import METHODS, SamplerKnobs, check_given, configure
 from mulosd.prompts import PROMPT_KEYS
 from pipelines import knob_axes
 from pipelines.resources import EVERY, gpu_number
@@ -314,7 +314,9 @@ class _Check:
             return []
         before = len(self.errors)
         settings = knob_axes.expand(item, place, self.add)
-        built = [self.attempt(partial(build_method, name, knobs, where=place)) for knobs in settings]
+        built = [self.attempt(partial(configure, name, knobs, where=place)) for knobs in settings]
+        given = [(method, knobs) for method, knobs in zip(built, settings, strict=True) if method is not None]
+        self.attempt(partial(check_given, given))
         self.errors[before:] = list(dict.fromkeys(self.errors[before:]))
         return [method for method in built if method is not None]
 

@@ -48,7 +48,9 @@ def test_a_missing_file_is_refused_by_the_plan(tmp_path: Path) -> None:
 
 def test_a_file_without_its_upsampler_is_refused() -> None:
     for cls in (DraftOnly, MuLoSD):
-        with pytest.raises(ConfigError, match="does nothing with upsampler 'bicubic'; set upsampler to 'sr'"):
+        with pytest.raises(
+            ConfigError, match="does nothing with upsampler 'bicubic'; leave it out, or set upsampler to 'sr'"
+        ):
             cls(sr_model="net.pth")
 
 

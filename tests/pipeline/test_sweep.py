@@ -46,6 +46,12 @@ def test_a_sweep_file(tmp_path: Path) -> None:
     assert (sweep.batch_size, sweep.chunk_prompts, sweep.max_failed) == (32, 64, 0)
 
 
+def test_a_knob_that_one_configuration_uses_may_idle_at_its_default_in_others() -> None:
+    knobs = {"method": "mulosd", "set": {"radius": 1}, "grid": {"rejection": ["expand", "local"]}}
+    sweep = toy_sweep(methods=[knobs])
+    assert sweep.methods == (MuLoSD(), MuLoSD(rejection="local"))
+
+
 def test_overrides_go_through_the_schema(tmp_path: Path) -> None:
     sweep = load(
         tmp_path,
@@ -159,6 +165,14 @@ def test_each_problem_is_one_line() -> None:
         ({"methods": [{"method": "mulosd", "set": [1]}]}, "are mappings of knobs"),
         ({"methods": [{"method": "mulosd", "set": {"tua": 1}}]}, "Did you mean 'tau'"),
         ({"methods": [{"method": "mulosd", "set": {"tau": "high"}}]}, "wrong type"),
+        (
+            {
+                "methods": [
+                    {"method": "mulosd", "set": {"radius": 1}, "grid": {"rejection": ["local"], "tau": [0.1, 1]}}
+                ]
+            },
+            "radius = 1 does nothing with rejection 'local'",
+        ),
         ({"bench": 3}, "bench = 3"),
         ({"bench": {"prompt": 3}}, "Did you mean 'prompts'"),
         ({"bench": {"prompts": 0}}, "bench.prompts = 0"),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mulosd.errors import ConfigError
-from mulosd.methods import AR, METHODS, DraftOnly, MuLoSD, ZipAR, build_method, knobs_of
+from mulosd.methods import AR, METHODS, DraftOnly, MuLoSD, ZipAR, build_method, check_given, configure, knobs_of
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -64,6 +64,12 @@ UNUSED: list[tuple[dict[str, Any], str]] = [
     ({"kv": "refresh"}, "kv = 'refresh' does nothing with rows_per_cycle 'all'"),
     ({"feedback": "downsample"}, "feedback = 'downsample' does nothing with rows_per_cycle 'all'"),
     ({"resampled_fraction": 0.5, "tau": 0.2}, "tau = 0.2 does nothing with resampled_fraction"),
+    # At its default a knob is seen where it is given.
+    ({"rejection": "local", "radius": 1}, "radius = 1 does nothing with rejection 'local'"),
+    ({"rejection": "raster-redraft", "resample": "islands"}, "resample = 'islands' does nothing with rejection"),
+    ({"resampled_fraction": 0.5, "tau": 0.1}, "tau = 0.1 does nothing with resampled_fraction"),
+    ({"resampled_fraction": 0.5, "tau": -1}, "tau = -1.0 does nothing with resampled_fraction"),
+    ({"resample": "serial", "pending": "masked"}, "pending = 'masked' does nothing with resample 'serial'"),
 ]
 
 
@@ -92,11 +98,34 @@ def test_knobs_that_would_do_nothing(knobs: dict[str, Any], text: str) -> None:
         {"kv": "refresh", "rows_per_cycle": 2},
         {"kv": "stale", "rows_per_cycle": 2, "pending": "visible"},
         {"resampled_fraction": 0.2, "rejection": "raster-resample"},
+        {"resample": "serial", "cfg_interval": 5},
     ],
     ids=str,
 )
 def test_combinations_that_make_sense(knobs: dict[str, Any]) -> None:
     assert knobs_of(build_method("mulosd", knobs)) == knobs
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"rejection": "raster-redraft", "kv": "auto", "resampled_fraction": None},
+        {"rows_per_cycle": "all", "feedback": "none", "sr_model": None},
+        {"guidance": 1.0, "cfg_interval": -1},
+    ],
+    ids=str,
+)
+def test_values_that_ask_for_nothing_may_stand_anywhere(knobs: dict[str, Any]) -> None:
+    build_method("mulosd", knobs)
+
+
+def test_configurations_that_stand_together_share_their_knobs() -> None:
+    """A knob of a grid counts where any configuration uses it; one that none uses is refused."""
+    settings = [{"radius": 1, "rejection": rejection} for rejection in ("expand", "local")]
+    built = [(configure("mulosd", knobs), knobs) for knobs in settings]
+    check_given(built)
+    with pytest.raises(ConfigError, match="radius = 1 does nothing with rejection 'local'"):
+        check_given(built[1:])
 
 
 def test_auto_is_resolved_by_the_schedule() -> None:
