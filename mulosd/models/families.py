@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 SHIPPED = ("tiny",)  # families whose weights are part of the package
 WEIGHTS = "MULOSD_WEIGHTS"  # environment variable: the folder of the converted families
 SAMPLER = ("guidance", "temperature", "top_k", "top_p", "draft_guidance")
+ROUNDINGS = ("nearest", "down")  # of pixels to bytes: LlamaGen's, Tar's
 IDENTITY = ("architecture", "compute_dtype", "config", "sha256")  # of a part: what changes an image
 
 
@@ -78,6 +79,11 @@ class Card:
     def condition(self) -> dict[str, Any]:
         """Settings of the encoders where they are not the released ones, such as Tar's `scale`."""
         return dict(self.raw["targets"][self.target_id].get("condition", {}))
+
+    @property
+    def pixel_rounding(self) -> str:
+        """How pixels become bytes, one of ROUNDINGS (`mulosd.models.target.to_uint8`)."""
+        return str(self.raw["targets"][self.target_id].get("pixel_rounding", ROUNDINGS[0]))
 
     @property
     def prefix_len(self) -> int:
@@ -201,6 +207,12 @@ def _card(target_id: str, data: dict[str, Any], folder: Path) -> Card:
     for key in ("model", "drafter", "image_px", *(("sampler", name) for name in SAMPLER)):
         need(data, path, "targets", target_id, *([key] if isinstance(key, str) else key))
     entry, parts = data["targets"][target_id], data["parts"]
+    rounding = entry.get("pixel_rounding", ROUNDINGS[0])
+    if rounding not in ROUNDINGS:
+        raise DataError(
+            f"{path}: targets.{target_id}.pixel_rounding = {rounding!r}; allowed: {', '.join(ROUNDINGS)}. "
+            "Restore the card."
+        )
     names = part_names(entry)
     for name in names:
         need(data, path, "parts", name, "config")
@@ -209,7 +221,7 @@ def _card(target_id: str, data: dict[str, Any], folder: Path) -> Card:
     drafter = _number(data, path, entry["drafter"], "grid") if entry["drafter"] else max(own, default=None)
     _check_fit(target_id, data, path)
     identity = {name: _identity(parts[name]) for name in names}
-    settings = [entry[key] for key in ("sampler", "condition") if key in entry]
+    settings = [entry[key] for key in ("sampler", "condition", "pixel_rounding") if key in entry]
     text = json.dumps([identity, *settings], sort_keys=True)
     return Card(
         target_id=target_id,

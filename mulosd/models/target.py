@@ -82,7 +82,7 @@ class Target:
         result = decode(job, method)
         with job.timed("detokenize"), torch.inference_mode():
             pixels = self.vq.decode(torch.from_numpy(result.tokens).to(self.device))
-            images = to_uint8(pixels)
+            images = to_uint8(pixels, self.card.pixel_rounding)
         peak = self._peak_mib()
         decoded = []
         for b, stats in enumerate(result.stats):
@@ -102,7 +102,7 @@ class Target:
         """Codes [H, W] -> uint8 image; undecided cells (-1) are painted mid-grey."""
         known = torch.from_numpy(np.maximum(tokens, 0)).long()[None].to(self.device)
         with torch.inference_mode():
-            image: np.ndarray = to_uint8(self.vq.decode(known))[0]
+            image: np.ndarray = to_uint8(self.vq.decode(known), self.card.pixel_rounding)[0]
         stride = image.shape[0] // tokens.shape[0]
         hidden = np.kron(tokens < 0, np.ones((stride, stride), bool))
         image[hidden] = 128
@@ -172,7 +172,11 @@ class Target:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def to_uint8(pixels: Tensor) -> np.ndarray:
-    """[B, 3, height, width] in about [-1, 1] -> uint8 [B, height, width, 3] by clamp(127.5 x + 128) (models.md 2.4)."""
-    scaled = (127.5 * pixels.float() + 128.0).clamp(0, 255).to(torch.uint8)
-    return scaled.movedim(1, -1).contiguous().cpu().numpy()
+def to_uint8(pixels: Tensor, rounding: str = "nearest") -> np.ndarray:
+    """[B, 3, height, width] in about [-1, 1] -> uint8 [B, height, width, 3], in float32 (models.md 2.4).
+
+    "nearest": clamp(127.5 x + 128) cut off, as LlamaGen; "down": 255 clamp(x / 2 + 1 / 2) cut off, as Tar.
+    """
+    wide = pixels.float()
+    scaled = 127.5 * wide + 128.0 if rounding == "nearest" else 255.0 * (0.5 * wide + 0.5).clamp(0, 1)
+    return scaled.clamp(0, 255).to(torch.uint8).movedim(1, -1).contiguous().cpu().numpy()

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from mulosd.errors import ConfigError, DataError
 from mulosd.models import families
-from mulosd.models.families import load_card, load_target
+from mulosd.models.families import load_card, load_target, read_card, released_families
 from tests.unit.decoding import toys
 
 SAMPLER = {"guidance": 3.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "draft_guidance": 2.0}
@@ -65,6 +65,7 @@ def test_the_content_hash_covers_what_changes_an_image(folder: Path) -> None:
         lambda d: d["parts"]["vq"].update(sha256="0" * 64),
         lambda d: d["parts"]["low"]["config"].update(rope_scale=0.5),
         lambda d: d["targets"]["toy-high"].update(sampler={**SAMPLER, "top_k": 3}),
+        lambda d: d["targets"]["toy-high"].update(pixel_rounding="down"),
     ):
         changed = json.loads(json.dumps(data))
         change(changed)
@@ -179,6 +180,21 @@ def test_a_key_is_missing(folder: Path, keys: list[str], words: str) -> None:
     write_card(folder, data)
     with pytest.raises(DataError, match=rf"card\.json: {words}; restore"):
         load_card("toy-high", folder)
+
+
+def test_another_rounding_of_pixels_is_refused(folder: Path) -> None:
+    data = card_data(folder)
+    data["targets"]["toy-high"]["pixel_rounding"] = "up"
+    write_card(folder, data)
+    with pytest.raises(DataError, match=r"targets\.toy-high\.pixel_rounding = 'up'; allowed: nearest, down"):
+        load_card("toy-high", folder)
+
+
+@pytest.mark.parametrize("family", released_families())
+def test_tar_cuts_pixels_off_and_llamagen_rounds_them(family: str) -> None:
+    expected = "down" if family.startswith("tar") else "nearest"
+    for target in read_card(released_families()[family])["targets"]:
+        assert load_card(target).pixel_rounding == expected
 
 
 @pytest.mark.parametrize(("value", "words"), [([], "targets must map"), ("8", "targets must map")])

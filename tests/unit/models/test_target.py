@@ -1,5 +1,6 @@
 """The one door to a loaded target: every method decodes, what cannot run is refused, undecided cells are grey."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -170,6 +171,20 @@ def test_pixels_are_clamped_and_rounded_as_documented() -> None:
     pixels = torch.tensor([-2.0, -1.0, 0.0, 0.5, 1.0, 3.0]).expand(1, 3, 1, 6)
     assert to_uint8(pixels)[0, 0, :, 0].tolist() == [0, 0, 128, 191, 255, 255]
     assert to_uint8(pixels).shape == (1, 1, 6, 3)
+    assert to_uint8(pixels, "down")[0, 0, :, 0].tolist() == [0, 0, 127, 191, 255, 255]
+
+
+def test_pixels_are_rounded_as_the_card_says(high: Target) -> None:
+    """Tar cuts off where LlamaGen rounds, so that no byte is larger and some are smaller by one."""
+    rounded = high.decode([PROMPT], [7], AR())[0]
+    target = {**high.card.raw["targets"]["tiny-high"], "pixel_rounding": "down"}
+    other = Target(replace(high.card, raw={"targets": {"tiny-high": target}}), high.vq, high.model, None)
+    cut = other.decode([PROMPT], [7], AR())[0]
+    assert np.array_equal(cut.tokens, rounded.tokens)
+    lost = rounded.image.astype(int) - cut.image
+    assert set(np.unique(lost)) == {0, 1}
+    assert 0 < lost.mean() < 1
+    assert np.array_equal(other.detokenize(cut.tokens), cut.image)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
