@@ -178,7 +178,8 @@ def test_pixels_are_rounded_as_the_card_says(high: Target) -> None:
     """Tar cuts off where LlamaGen rounds, so that no byte is larger and some are smaller by one."""
     rounded = high.decode([PROMPT], [7], AR())[0]
     target = {**high.card.raw["targets"]["tiny-high"], "pixel_rounding": "down"}
-    other = Target(replace(high.card, raw={"targets": {"tiny-high": target}}), high.vq, high.model, None)
+    card = replace(high.card, raw={**high.card.raw, "targets": {"tiny-high": target}})
+    other = Target(card, high.vq, high.model, None)
     cut = other.decode([PROMPT], [7], AR())[0]
     assert np.array_equal(cut.tokens, rounded.tokens)
     lost = rounded.image.astype(int) - cut.image
