@@ -254,7 +254,8 @@ def describe(plan: Plan, cached: Mapping[str, int] | None = None) -> str:
         f"evaluators: {', '.join(sweep.evaluators) or 'none'}",
     ]
     if sweep.bench:
-        lines.append(f"bench: {sweep.bench.prompts} prompts after {sweep.bench.warmup} for warm-up")
+        spec, sizes = sweep.bench, ", ".join(map(str, sweep.bench.batches))
+        lines.append(f"bench: {spec.prompts} prompts after {spec.warmup} for warm-up, in batches of {sizes}")
     lines += describe_hours(plan) + describe_weights(sweep)
     for cell in plan.cells:
         done = "" if cached is None else f"  {min(cached.get(cell.key, 0), cell.n_samples)}/{cell.n_samples} cached"

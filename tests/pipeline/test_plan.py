@@ -126,10 +126,11 @@ def test_evaluators_change_the_sweep_only() -> None:
 
 
 def test_describe() -> None:
-    plan = build_plan(toy_sweep(bench={"prompts": 2}), limit=5)
+    plan = build_plan(toy_sweep(bench={"prompts": 2, "batches": [1, 4]}), limit=5)
     text = describe(plan, {plan.cells[0].key: 4, plan.cells[1].key: 99})
     assert "3 cells × 5 images in 2 chunks = 15 images" in text
     assert "the first 5 used" in text
+    assert "bench: 2 prompts after 1 for warm-up, in batches of 1, 4" in text
     assert f"{plan.cells[0].key}  fake-a ar  4/5 cached" in text
     assert f"{plan.cells[1].key}  fake-a mulosd pool_k=2 tau=0.05  5/5 cached" in text
     assert "cached" not in describe(plan)
