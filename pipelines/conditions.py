@@ -61,6 +61,11 @@ class ConditionSource:
     chunks: tuple[tuple[str, FileEntry], ...]
     is_seeded: bool
 
+    @property
+    def identity(self) -> str:
+        """Of the encoder (`mulosd.models.text.EncoderFacts`)."""
+        return Path(self.folder).name
+
     def rows(self, samples: Sequence[Sample]) -> list[dict[str, Any]]:
         """Staged rows of the samples; RuntimeError with the encoder's error where there is none."""
         from mulosd.stage.conditions import read_conditions

@@ -202,9 +202,10 @@ def _decode(run: _Run, get_executor: Callable[[], Executor]) -> None:
         tasks = staged_tasks(store, plan.sweep, tasks, get_executor, partial(_tell_encoding, run))
         run.progress(Progress("decode", run.cached, plan.n_samples, run.cached, 0))
         executor = get_executor() if tasks else None
+        encoders = {task.cell_key: {"conditions": task.conditions.identity} for task in tasks if task.conditions}
         for cell in plan.cells:
             if cell.key in pending:
-                store.open_cell(cell, {**run.record, **run.workforce})
+                store.open_cell(cell, {**run.record, **run.workforce, **encoders.get(cell.key, {})})
         for outcome in executor.map(tasks) if executor else ():
             _record_chunk(run, outcome.task, outcome.report)
 

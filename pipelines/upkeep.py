@@ -1,12 +1,12 @@
 """Verify's helpers on a whole store: repair, prune and export, cell by cell under the cells' locks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mulosd.errors import ConfigError, DataError, EnvironmentProblem
 from mulosd.stage.manifest import MANIFEST, read_manifest
-from mulosd.stage.prune import STALE_S, Removable, leftovers, removable
+from mulosd.stage.prune import STALE_S, Removable, leftovers, removable, unused_conditions
 from mulosd.stage.publish import read_json
 from mulosd.stage.repair import QUARANTINE, Action, repair_cell, repair_conditions
 from pipelines.evaluate import METRICS
@@ -53,11 +53,14 @@ def damaged_records(store: Store) -> list[Path]:
 
 
 def prune_store(store: Store, *, unused: bool = False, dry_run: bool = False) -> Iterator[Removable | Skipped]:
-    """Remove temp files and quarantines. unused: also cells and scores that no finished sweep of the store names.
+    """Remove temp files and quarantines. unused: also cells and scores that no finished sweep of the store names, and
+    conditions that no cell of such a sweep was decoded from.
 
-    Cells that another run works on are skipped.
+    Cells that another run works on are skipped; as it may need any condition, these stay while there is one.
     """
     named, scores = _named(store) if unused else (set(), set())
+    used: dict[str, set[str]] = {}  # encoder identity -> keys of the conditions that the named cells were decoded from
+    is_busy = False
     for key in cell_keys(store):
         folder = store.cell_dir(key)
         try:
@@ -73,9 +76,14 @@ def prune_store(store: Store, *, unused: bool = False, dry_run: bool = False) ->
                         for path in sorted(file.parent for file in (folder / "scores").glob(f"*/{METRICS}"))
                         if (key, path.name) not in scores
                     ]
+                    if identity := store.read_cell(key)["record"].get(CONDITIONS):
+                        used.setdefault(identity, set()).update(_condition_keys(folder))
                 yield from _removed(found, dry_run)
         except Locked as error:
+            is_busy = True
             yield Skipped(str(error))
+    if unused and not is_busy:
+        yield from _prune_conditions(store, used, dry_run)
     inside = ("cells", CONDITIONS, QUARANTINE)
     others = [path for path in sorted(store.root.glob("*")) if path.is_dir() and path.name not in inside]
     found = [item for folder in [*others, *condition_folders(store)] for item in leftovers(folder, stale_s=STALE_S)]
@@ -123,6 +131,27 @@ def _named(store: Store) -> tuple[set[str], set[tuple[str, str]]]:
         cells |= {cell["cell_key"] for cell in record["cells"]}
         scores |= {(cell, folder) for cell, found in record["scores"].items() for folder, _ in found.values()}
     return cells, scores
+
+
+def _condition_keys(cell_dir: Path) -> Iterator[str]:
+    """Keys of the conditions of a cell's images, whether or not its encoder samples."""
+    from mulosd.stage.conditions import condition_key
+    from mulosd.stage.read import iter_cell
+
+    for rows in iter_cell(cell_dir, columns=("prompt", "seed")):
+        for row in rows:
+            yield condition_key(row["prompt"], row["seed"])
+            yield condition_key(row["prompt"], None)
+
+
+def _prune_conditions(store: Store, used: Mapping[str, set[str]], dry_run: bool) -> Iterator[Removable | Skipped]:
+    for folder in condition_folders(store):
+        try:
+            with hold(folder / LOCK, wait=False):
+                found = unused_conditions(folder, used.get(folder.name, set()), dry_run=dry_run)
+                yield from _removed(found, dry_run)
+        except Locked as error:
+            yield Skipped(str(error))
 
 
 def _removed(found: Sequence[Removable], dry_run: bool) -> Iterator[Removable]:

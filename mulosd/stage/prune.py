@@ -2,10 +2,12 @@
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from mulosd.stage.conditions import condition_entries, staged_keys
+from mulosd.stage.manifest import write_manifest
 from mulosd.stage.repair import QUARANTINE
 
 STALE_S = 3600.0  # a temp file outside a locked cell may be in the making; none takes an hour
@@ -38,6 +40,22 @@ def leftovers(folder: Path, *, stale_s: float = 0.0) -> Iterator[Removable]:
             yield Removable(path, "temp file of a writer that was killed", path.stat().st_size)
     if quarantine.is_dir():
         yield removable(quarantine, "damaged files that repair moved away")
+
+
+def unused_conditions(folder: Path, used: Collection[str], *, dry_run: bool = False) -> list[Removable]:
+    """Chunks of one encoder's folder that hold none of the conditions `used` (keys), or the folder if all are such.
+
+    Unless dry_run they leave the manifest here, before they are deleted. Hold the folder's lock.
+    """
+    reason = "no finished sweep was decoded from these conditions"
+    entries = condition_entries(folder)
+    where = staged_keys(folder, entries)
+    kept = {where[key] for key in used if key in where}
+    if not kept:
+        return [removable(folder, reason)]
+    if not dry_run:
+        write_manifest(folder, {name: entries[name] for name in kept})
+    return [removable(path, reason) for path in sorted(folder.glob("*.parquet")) if path.name not in kept]
 
 
 def removable(path: Path, reason: str) -> Removable:

@@ -9,6 +9,7 @@ import pytest
 
 from mulosd.errors import DataError
 from mulosd.stage.conditions import condition_entries, read_conditions
+from mulosd.stage.prune import Removable
 from mulosd.stage.read import iter_cell, read_table
 from mulosd.stage.verify import verify_store
 from pipelines import driver
@@ -18,7 +19,7 @@ from pipelines.decode import TargetSpec
 from pipelines.driver import RunFailed, run_sweep
 from pipelines.plan import build_plan
 from pipelines.store import Store
-from pipelines.upkeep import repair_store
+from pipelines.upkeep import prune_store, repair_store
 from tests import fakes
 from tests.fakes import toy_sweep
 
@@ -187,6 +188,41 @@ def test_a_bench_encodes_before_it_times(
     assert all(row["encode_s"] > 0 and row["encode_prompts"] == 3 for row in rows)
     run_sweep(sweep, out=tmp_path / "store")
     assert encoded() == Counter(PROMPTS)
+
+
+def test_prune_leaves_the_conditions_of_finished_sweeps(tmp_path: Path, encoded: Callable[[], Counter[str]]) -> None:
+    """Two chunks of one encoder, of which a finished sweep used the first, and the folder of another encoder."""
+    first, second, third = (
+        toy_sweep(target=target, methods=[{"method": method}], name=name)
+        for name, target, method in (("a", "fake-t5", "ar"), ("b", "fake-t5", "draft-only"), ("c", "fake-llm", "ar"))
+    )
+    out = tmp_path / "store"
+    run_sweep(first, out=out, limit=3)
+    kept = folder_of(out)
+    run_sweep(second, out=out)
+    run_sweep(third, out=out, limit=2)
+    (other,) = set((out / "conditions").iterdir()) - {kept}
+    for sweep in (second, third):
+        (out / "sweeps" / build_plan(sweep).sweep_key / "sweep.json").unlink()
+    store = Store(out)
+
+    def gone(dry_run: bool) -> set[Path]:
+        found = prune_store(store, unused=True, dry_run=dry_run)
+        return {item.path for item in found if isinstance(item, Removable) and "conditions" in item.path.parts}
+
+    expected = {kept / "chunk-00001.parquet", other}
+    assert gone(dry_run=True) == expected
+    assert all(path.exists() for path in expected)
+    with store.lock_cell(build_plan(first).cells[0].key):
+        assert gone(dry_run=False) == set()  # the other run may need any of them
+    assert gone(dry_run=False) == expected
+    assert not any(path.exists() for path in expected)
+    assert verify_store(out) == []
+    before = encoded()
+    assert run_sweep(first, out=out, limit=3).cached == 3
+    assert encoded() == before
+    run_sweep(second, out=out)
+    assert encoded() - before == Counter(PROMPTS - {f"prompt {i}" for i in range(3)})
 
 
 def test_keys_of_cells_do_not_depend_on_the_stage(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests import fakes
 os.environ["RAY_AUTH_MODE"] = "token"
 os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
-STEERED = (fakes.FAIL_FILE, fakes.DIE_FILE, fakes.LOAD_FILE)
+STEERED = (fakes.FAIL_FILE, fakes.DIE_FILE, fakes.LOAD_FILE, fakes.ENCODE_FILE)
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,6 @@
 """The Ray executor: the same results as in this process, and nothing lost when workers die."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,6 +35,20 @@ def test_both_executors_agree(tmp_path: Path) -> None:
     assert tokens(tmp_path / "ray") == tokens(tmp_path / "here")
     assert images(tmp_path / "ray") == images(tmp_path / "here")
     assert collect(tmp_path / "ray") == collect(tmp_path / "here")
+    assert verify_store(tmp_path / "ray") == []
+
+
+def test_conditions_are_encoded_by_workers(tmp_path: Path, cluster: Path, steer: Callable[..., None]) -> None:
+    """Each prompt once for two cells, in processes of Ray; the images are those of this process."""
+    steer(fakes.ENCODE_FILE)
+    sweep = toy_sweep(target="fake-t5", methods=[{"method": "ar"}, {"method": "draft-only"}], evaluators=[])
+    run_sweep(sweep, out=tmp_path / "ray", executor="ray")
+    encoded = [line.split(" ", 1) for line in (cluster / fakes.ENCODE_FILE).read_text().splitlines()]
+    assert sorted(prompt for _, prompt in encoded) == sorted(prompt.text for prompt in fakes.prompts())
+    assert str(os.getpid()) not in {process for process, _ in encoded}
+    run_sweep(sweep, out=tmp_path / "here")
+    assert len(tokens(tmp_path / "ray")) == 20
+    assert images(tmp_path / "ray") == images(tmp_path / "here")
     assert verify_store(tmp_path / "ray") == []
 
 
