@@ -4,6 +4,7 @@ Pure functions on arrays; no model, no cache. Every policy grows with the set of
 tau and shrinks with pool_k.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
@@ -64,12 +65,16 @@ def resampled_cells(method: MuLoSD, failed: Bools, allowed: Bools) -> Bools:
 
 
 def largest_tau(mass: Floats, limit: float, count_at: Callable[[float], int]) -> float:
-    """The largest tau that matters whose R_X holds at most `limit` cells; `count_at(tau)` counts them.
+    """The tau of the largest R_X that holds at most `limit` cells; `count_at(tau)` counts them.
 
-    Only the masses themselves separate sets of rejected cells: the i-th distinct one rejects those below it.
+    Only the masses themselves separate sets of rejected cells: the i-th distinct one rejects those below it. Returned
+    is the middle between the two masses that tau separates, where the rounding of another batch moves no cell.
     """
     taus: list[float] = [*np.unique(mass).tolist(), np.inf]
-    return taus[bisect_right(taus, limit, lo=1, key=count_at) - 1]
+    last = bisect_right(taus, limit, lo=1, key=count_at) - 1
+    if last == 0:
+        return taus[0] / 2
+    return max(math.nextafter(taus[last - 1], math.inf), (taus[last - 1] + taus[last]) / 2)
 
 
 def _from_first(failed: Bools, allowed: Bools) -> Bools:

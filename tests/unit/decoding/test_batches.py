@@ -62,6 +62,7 @@ def test_an_image_is_the_same_alone(method: SamplerKnobs, order: list[int], size
         assert np.array_equal(together.tokens[b], alone.tokens[0])
         assert np.array_equal(together.status[b], alone.status[0])
         assert toys.counters(together, b) == toys.counters(alone)
+        assert together.stats[b].chosen_taus == pytest.approx(alone.stats[0].chosen_taus, rel=1e-9)
 
 
 def test_images_of_these_batches_advance_on_their_own() -> None:

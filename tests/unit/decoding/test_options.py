@@ -47,6 +47,7 @@ def test_an_image_does_not_depend_on_its_batch(name: str) -> None:
         assert np.array_equal(together.tokens[image], alone.tokens[0])
         assert np.array_equal(together.status[image], alone.status[0])
         assert toys.counters(together, image) == toys.counters(alone)
+        assert together.stats[image].chosen_taus == pytest.approx(alone.stats[0].chosen_taus, rel=1e-9)
     assert all(0 < stats.rejected < stats.drafted for stats in together.stats), "a weak setting"
 
 

@@ -1,6 +1,7 @@
 """Rejection policies and the adaptive tau against brute force; what grows with what."""
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,20 @@ def test_the_adaptive_tau_resamples_as_much_as_is_allowed(
         _, resampled = by_hand(MuLoSD(tau=tau, **policy), mass, start, side)
         sizes.append(len(resampled))
     assert int(found.resampled.sum()) == max(size for size in [0, *sizes] if size <= fraction * len(mass))
+    assert (indices(found.rejected), indices(found.resampled)) == by_hand(MuLoSD(tau=found.tau, **policy), *case)
+
+
+def test_the_adaptive_tau_lies_between_the_masses_that_it_separates() -> None:
+    adjacent = math.nextafter(0.5, 1)
+    for mass, tau in (
+        ([0.1, 0.2, 0.4, 0.8], 0.3),
+        ([0.2, 0.2, 0.2, 0.2], 0.1),
+        ([0.0, 0.0, 0.0, 0.0], 0.0),
+        ([0.5, 0.5, adjacent, 0.8], adjacent),
+    ):
+        found = rejection.judge(MuLoSD(resampled_fraction=0.5, rejection="local"), np.array(mass), 0, 2)
+        assert found.tau == pytest.approx(tau, rel=1e-15)
+        assert indices(found.rejected) == {i for i, one in enumerate(mass) if one < tau}
 
 
 @pytest.mark.parametrize("policy", [p for p in POLICIES if p.get("rejection") != "raster-redraft"], ids=str)

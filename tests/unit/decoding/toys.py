@@ -102,8 +102,8 @@ def run(method: SamplerKnobs, images: Sequence[int] = (0, 1, 2), **options: Any)
 
 
 def counters(result: Result, image: int = 0) -> dict[str, float]:
-    """The counters of one image, without times."""
-    return {k: v for k, v in vars(result.stats[image]).items() if not k.startswith("time_")}
+    """The counters of one image: integers, without times and chosen taus, which rounding may touch."""
+    return {k: v for k, v in vars(result.stats[image]).items() if not k.startswith("time_") and k != "chosen_taus"}
 
 
 def resampled_map(result: Result, image: int) -> Bools:
