@@ -4,8 +4,8 @@ LlamaGen's blocks without rotation: learned positions are added to the inputs, a
 any other token. Knows nothing of TA-Tok: its condition is features [B, T, C], T at most the length that it was
 trained with.
 
-Its null prefix depends on no prompt, so its K/V are computed once and copied into every cache (models.md 4.3). That pass
-is of no image and counts as no image's forward.
+Its null prefix depends on no prompt, so its K/V are computed once and copied into every cache (models.md 4.3). That
+pass is of no image and counts as no image's forward.
 """
 
 from dataclasses import replace
