@@ -13,7 +13,6 @@ from mulosd.errors import UserError
 from mulosd.models.checkpoints import check_part, file_sha256, tensors_of
 from mulosd.models.families import load_card
 from mulosd.models.memory import memory_lines, memory_needs
-from mulosd.models.text import num_classes
 from pipelines.provenance import machine, versions
 
 ASSETS = Path(__file__).resolve().parents[1] / "mulosd" / "assets"
@@ -119,7 +118,7 @@ def _token(card: "Card", device: str, dtype: str) -> Finding:
     """Load the target and decode its first token."""
     from mulosd.models.families import load_target
 
-    prompt = PROMPT if num_classes(card) is None else CLASS_PROMPT
+    prompt = PROMPT if card.num_classes is None else CLASS_PROMPT
     began = time.perf_counter()
     try:
         target = load_target(card.target_id, device=device, dtype=dtype)

@@ -132,8 +132,7 @@ def build_plan(sweep: Sweep, *, limit: int | None = None) -> Plan:
     cells = []
     for target in sweep.targets:
         card = families.load_card(target)
-        if isinstance(card, Card):  # fakes of tests take any prompt
-            check_prompts(card, (prompt.text for prompt in prompts))
+        check_prompts(card, (prompt.text for prompt in prompts))
         for method in methods:
             check_fit(method, card)
             config = cell_config(sweep, target, weights_hash(card, method), method, prompts_hash)

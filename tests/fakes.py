@@ -43,6 +43,7 @@ class FakeCard:
     encoders: dict[str, Any] = field(default_factory=dict)
     condition: dict[str, Any] = field(default_factory=dict)
     prefix_len: int = 4
+    num_classes: int | None = None
 
 
 class FakeModel:

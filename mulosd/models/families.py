@@ -91,6 +91,12 @@ class Card:
         return int(self.raw["parts"][self.raw["targets"][self.target_id]["model"]]["config"]["prefix_len"])
 
     @property
+    def num_classes(self) -> int | None:
+        """Classes that a class-conditional target draws; None for a target that takes text."""
+        count: int | None = self.raw["parts"][self.raw["targets"][self.target_id]["model"]]["config"].get("num_classes")
+        return count
+
+    @property
     def fetch_hint(self) -> str:
         """What is missing, where it belongs and how to get it."""
         sources = (self.raw["parts"][name].get("source", {}) for name in self.missing)

@@ -78,27 +78,19 @@ def condition_len(card: Any) -> int:
     return (math.isqrt(longest) // (scale + 1)) ** 2 if scale else longest
 
 
-def num_classes(card: "Card") -> int | None:
-    """Classes that a class-conditional target draws; None for a target that takes text."""
-    model = card.raw["parts"][card.raw["targets"][card.target_id]["model"]]
-    count: int | None = model["config"].get("num_classes")
-    return count
-
-
-def check_prompts(card: "Card", prompts: Iterable[str]) -> None:
+def check_prompts(card: Any, prompts: Iterable[str]) -> None:
     """ConfigError for a text that the target cannot be conditioned on, before anything is loaded."""
-    count = num_classes(card)
-    if count is not None:
+    if card.num_classes is not None:
         for prompt in prompts:
-            class_of(prompt, count)
+            class_of(prompt, card.num_classes)
 
 
 def build_encoder(card: "Card", *, device: str, dtype: str) -> Encoder:
     """The encoder of a card. Its weights are read when it is first used."""
-    if (count := num_classes(card)) is not None:
+    if card.num_classes is not None:
         from mulosd.models.text.classes import Classes
 
-        return Classes(count, device)
+        return Classes(card.num_classes, device)
     architecture = next((entry["architecture"] for entry in card.encoders.values()), "words")
     if architecture == "words":
         from mulosd.models.text.words import Words

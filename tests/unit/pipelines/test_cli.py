@@ -15,7 +15,7 @@ from pipelines.single import parse_knobs
 
 ROOT = Path(__file__).parents[3]
 COMMANDS = ["animate", "bench", "card", "compare", "convert", "demo", "doctor", "fetch", "gallery", "generate"]
-COMMANDS += ["measure", "plan", "run", "stage", "submit", "sync", "table", "track", "train", "ui"]
+COMMANDS += ["measure", "plan", "regions", "run", "stage", "submit", "sync", "table", "track", "train", "ui"]
 
 
 def run_main(*args: str) -> int:
