@@ -1,11 +1,14 @@
 """`mulosd fetch`: the published files of a family, for those who have a network.
 
-The hub's client downloads (interrupted files resume) at one commit per repository: the one that was asked for, else
-the one that was recorded before, else what `main` is now, which is then recorded. `sources.json` beside the files holds
-commits and hashes; a file that comes out otherwise than recorded is refused.
+The hub's client downloads at one commit per repository: the one that was asked for, else the one that was recorded
+before, else what `main` is now, which is then recorded. `sources.json` beside the files holds commits and hashes; a
+file that comes out otherwise than recorded, or than the hub says, is refused. What a stopped download left is kept
+beside the files as `.NAME.COMMIT.part` and continued; the client by itself would begin again.
 """
 
+import errno
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +22,7 @@ from mulosd.models.families import released_families, weights_folder
 from mulosd.stage.publish import publish_bytes
 
 RECORD = "sources.json"
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)  # errors that no network makes
 
 
 @dataclass(frozen=True)
@@ -71,14 +75,14 @@ def _fetch_part(source: Mapping[str, str], folder: Path, asked: str | None, *, i
         raise ConfigError(
             f"--revision {repo}={asked}: {place} holds commit {recorded}; use that one, or another --out folder."
         )
-    revision, names = _listing(repo, asked or recorded or "main")
-    files = [source["file"]] if "file" in source else [name for name in names if _is_kept(name)]
-    absent = [name for name in files if name not in names]
+    revision, listed = _listing(repo, asked or recorded or "main")
+    files = [source["file"]] if "file" in source else [name for name in listed if _is_kept(name)]
+    absent = [name for name in files if name not in listed]
     if absent or not files:
         raise DataError(f"{repo} at {revision} holds no {', '.join(absent) or 'safetensors'}; check the repository.")
     hashes = dict(record.get("files", {}))
     for name in () if is_dry else files:
-        found = _download(repo, name, revision, place)
+        found = _download(repo, listed[name], revision, place)
         if hashes.setdefault(name, found) != found:
             raise DataError(
                 f"{place / name}: sha256 is {found[:12]}…, {RECORD} says {hashes[name][:12]}…; delete the file and "
@@ -89,22 +93,38 @@ def _fetch_part(source: Mapping[str, str], folder: Path, asked: str | None, *, i
     return revision, place / source["file"] if "file" in source else place
 
 
-def _listing(repo: str, revision: str) -> tuple[str, list[str]]:
-    """(commit, names of the files) of a repository at a revision."""
+def _listing(repo: str, revision: str) -> tuple[str, dict[str, Any]]:
+    """(commit, name -> what the hub says of the file) of a repository at a revision."""
     from huggingface_hub import HfApi
 
     with _Explained(f"{repo} at {revision}"):
-        info = HfApi().model_info(repo, revision=revision)
-    return str(info.sha), [sibling.rfilename for sibling in info.siblings or []]
+        info = HfApi().model_info(repo, revision=revision, files_metadata=True)
+    return str(info.sha), {sibling.rfilename: sibling for sibling in info.siblings or []}
 
 
-def _download(repo: str, name: str, revision: str, place: Path) -> str:
-    """Download one file; its sha256."""
-    from huggingface_hub import hf_hub_download
+def _download(repo: str, file: Any, revision: str, place: Path) -> str:
+    """Download one file, from where an earlier run was stopped; its sha256, which is the hub's where it states one."""
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import build_hf_headers
 
-    with _Explained(f"{name} of {repo}"):
-        path = hf_hub_download(repo, name, revision=revision, local_dir=place)
-    return file_sha256(Path(path))
+    path = found = place / file.rfilename
+    if not path.is_file():
+        found = place / f".{path.name}.{revision}.part"
+        url = hf_hub_url(repo, file.rfilename, revision=revision)
+        with _Explained(f"{file.rfilename} of {repo}"):
+            place.mkdir(parents=True, exist_ok=True)
+            with found.open("ab") as part:
+                http_get(url, part, resume_size=part.tell(), headers=build_hf_headers(), expected_size=file.size)
+                part.flush()
+                os.fsync(part.fileno())
+    digest, stated = file_sha256(found), file.lfs.sha256 if file.lfs else None
+    if stated not in (None, digest):
+        raise DataError(
+            f"{found}: sha256 is {digest[:12]}…, the hub says {stated[:12]}…; delete the file and fetch it again."
+        )
+    found.replace(path)
+    return digest
 
 
 def _is_kept(name: str) -> bool:
@@ -142,6 +162,10 @@ class _Explained:
             raise DataError(
                 f"{self.what}: the hub has none, or not for this user ({error.response.status_code}); check the name "
                 "and `hf auth login`."
+            ) from error
+        if isinstance(error, OSError) and error.errno in DISK:
+            raise EnvironmentProblem(
+                f"{self.what} cannot be written ({error.strerror}); free some space or choose another --out folder."
             ) from error
         if isinstance(error, HTTPError | OSError):
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__

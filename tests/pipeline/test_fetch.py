@@ -30,13 +30,20 @@ FILES = {
 }
 
 
+def lfs(name: str, data: bytes) -> dict[str, Any] | None:
+    """What the hub says of a large file; of others it states no sha256."""
+    known = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest(), "pointerSize": 134}
+    return None if name.endswith(".json") else known
+
+
 class Hub(ThreadingHTTPServer):
-    """Serves FILES as the hub does; `cut` names a file whose first download breaks off in the middle."""
+    """Serves FILES as the hub does, the hashes of large ones stated; a download of `cut` breaks off in the middle, the
+    first or, with `is_down`, every one, which then sends nothing more."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.files = {repo: dict(files) for repo, files in FILES.items()}
-        self.cut = ""
+        self.cut, self.is_down = "", False
         self.ranges: list[str] = []
         self.downloads: list[str] = []
 
@@ -77,7 +84,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         self.server.downloads.append(name)
         if name == self.server.cut:
-            self.server.cut = ""
+            self.server.cut = name if self.server.is_down else ""
             self.wfile.write(data[start : len(data) // 2])
             self.close_connection = True
         else:
@@ -88,7 +95,8 @@ class Handler(BaseHTTPRequestHandler):
         if files is None or revision not in ("main", COMMIT):
             self.refuse("RepoNotFound" if files is None else "RevisionNotFound")
             return
-        body = json.dumps({"id": repo, "sha": COMMIT, "siblings": [{"rfilename": name} for name in files]}).encode()
+        siblings = [{"rfilename": name, "size": len(data), "lfs": lfs(name, data)} for name, data in files.items()]
+        body = json.dumps({"id": repo, "sha": COMMIT, "siblings": siblings}).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -158,6 +166,52 @@ def test_a_broken_download_resumes(hub: Hub, monkeypatch: pytest.MonkeyPatch) ->
     (done,) = all_of(parts=("model-256",))
     assert done.path.read_bytes() == b"one" * 100_000
     assert hub.ranges == ["t2i_XL_stage1_256.pt"]
+
+
+def test_the_same_command_continues_what_an_earlier_run_left(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection breaks in the middle and stays broken until the client gives up; then the hub is back."""
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
+    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda seconds: None)
+    hub.cut, hub.is_down = "t2i_XL_stage1_256.pt", True
+    with pytest.raises(EnvironmentProblem, match="the same command resumes"):
+        all_of(parts=("model-256",))
+    (part,) = place(tmp_path).iterdir()
+    assert part.name == f".t2i_XL_stage1_256.pt.{COMMIT}.part"
+    assert part.read_bytes() == b"one" * 50_000
+    hub.cut = ""
+    hub.downloads.clear()
+    hub.ranges.clear()
+    (done,) = all_of(parts=("model-256",))
+    assert done.path.read_bytes() == b"one" * 100_000
+    assert hub.downloads == hub.ranges == ["t2i_XL_stage1_256.pt"]
+    assert not part.exists()
+
+
+def test_a_file_that_is_not_the_hubs_is_refused(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damaged on the way, or put there by hand; the right one is taken as it is."""
+    with monkeypatch.context() as patch:
+        patch.setattr("tests.pipeline.test_fetch.lfs", lambda *_: {"size": 1000, "sha256": "0" * 64, "pointerSize": 1})
+        with pytest.raises(DataError, match=r"\.part: sha256 is .*, the hub says 000000000000"):
+            all_of(parts=("vq",))
+    assert not (place(tmp_path) / "vq_ds16_t2i.pt").exists()
+    (place(tmp_path) / "vq_ds16_t2i.pt").write_bytes(b"another")
+    with pytest.raises(DataError, match=r"vq_ds16_t2i\.pt: sha256 is .*, the hub says "):
+        all_of(parts=("vq",))
+    (place(tmp_path) / "vq_ds16_t2i.pt").write_bytes(b"vq" * 500)
+    hub.downloads.clear()
+    assert all_of(parts=("vq",))[0].path.read_bytes() == b"vq" * 500
+    assert hub.downloads == []
+
+
+def test_a_full_disk_is_not_called_a_broken_network(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("huggingface_hub.file_download.http_get", full)
+    with pytest.raises(EnvironmentProblem, match=r"cannot be written \(No space left on device\); free some space"):
+        all_of(parts=("vq",))
 
 
 def test_a_dry_run_downloads_nothing(hub: Hub, tmp_path: Path) -> None:
