@@ -22,7 +22,7 @@ from mulosd.errors import ConfigError, DataError, EnvironmentProblem, unknown_na
 from mulosd.models.architectures import build_part, differences
 from mulosd.models.checkpoints import file_sha256, num_values, tensors_of
 from mulosd.models.convert_folder import check_folder, place_folder
-from mulosd.models.convert_source import Source, read_source
+from mulosd.models.convert_source import PLACES, VQ_PLACES, Source, read_source
 from mulosd.models.families import families, family_folder, overlay, read_card, released_families
 from mulosd.stage.publish import canonical_json, publish_over, sha256_hex
 
@@ -76,7 +76,7 @@ def convert(source: Path, *, family: str, part: str, out: Path | None = None, is
     entry = dict(template["parts"][part])
     if entry.get("architecture") in FOLDERS:
         return _convert_folder(source, folder, template, part, is_dry=is_dry)
-    read = read_source(source)
+    read = read_source(source, VQ_PLACES if entry.get("architecture") == "vq" else PLACES)
     _check_grid(source, read, part, template, folder)
     kept, dropped = fit(read, part, entry, source)
     path = folder / f"{part}.safetensors"
@@ -84,7 +84,8 @@ def convert(source: Path, *, family: str, part: str, out: Path | None = None, is
         "file": path.name,
         "dtype": ", ".join(sorted({str(value.dtype).removeprefix("torch.") for value in kept.values()})),
         "num_params": sum(value.numel() for value in kept.values()),
-        "source": {**entry.get("source", {}), "files": read.files, "name": read.name, "args": read.args},
+        "source": {**entry.get("source", {}), "files": read.files, "name": read.name, "args": read.args}
+        | {"wrapper": read.wrapper},
     }
     if not is_dry:
         entry["sha256"] = _write(path, kept)

@@ -5,8 +5,8 @@ Nothing is executed: .pt and .pth files go through the restricted unpickler, eve
 
 import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,9 @@ from mulosd.errors import DataError
 from mulosd.models.checkpoints import file_sha256
 from mulosd.models.unpickle import plain, unpickle
 
+# Where the reference scripts look for weights, in their order; those of the tokenizer take averaged ones first.
+PLACES = ("model", "module", "state_dict", "ema")
+VQ_PLACES = ("ema", "model", "module", "state_dict")
 # Segments that DDP, FSDP, checkpointing and torch.compile put into names.
 WRAPPERS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 
@@ -40,16 +43,20 @@ LANTERN = (
 @dataclass(frozen=True)
 class Source:
     """A checkpoint: its tensors, the arguments stored beside them as JSON values ({} where none), its size name
-    (Tar's files; "" elsewhere) and the sha256 of each file that was read."""
+    (Tar's files; "" elsewhere), the key that it lay under ("" where bare) and the sha256 of each file that was read."""
 
     tensors: dict[str, Tensor]
     args: dict[str, Any]
     name: str
+    wrapper: str
     files: dict[str, str]
 
 
-def read_source(path: Path) -> Source:
-    """Read a .pt / .pth file, a safetensors file or a folder of safetensors files; DataError where none is there."""
+def read_source(path: Path, places: Sequence[str] = PLACES) -> Source:
+    """Read a .pt / .pth file, a safetensors file or a folder of safetensors files; DataError where none is there.
+
+    places: keys that weights may lie under, the first that is there counts.
+    """
     files = _files(path)
     if path.is_dir() or path.suffix == ".safetensors":
         found: dict[str, Any] = {}
@@ -57,21 +64,22 @@ def read_source(path: Path) -> Source:
             part = _safetensors(file)
             _refuse_doubles(path, [*found, *part])
             found |= part
-        args: dict[str, Any] = {}
-        name = ""
+        content: Any = found
     else:
-        found, args, name = unwrap(unpickle(path), path)
-    return Source(from_lantern(clean_names(found, path), path), args, name, {f.name: file_sha256(f) for f in files})
+        content = unpickle(path)
+    unwrapped = unwrap(content, path, places)
+    tensors = from_lantern(clean_names(unwrapped.tensors, path), path)
+    return replace(unwrapped, tensors=tensors, files={f.name: file_sha256(f) for f in files})
 
 
-def unwrap(content: Any, path: Path) -> tuple[dict[str, Any], dict[str, Any], str]:
-    """(state dict, arguments, size name) of an unpickled file.
+def unwrap(content: Any, path: Path, places: Sequence[str] = PLACES) -> Source:
+    """What an unpickled file holds, under its own names.
 
-    Looked up as the reference scripts do: `ema` (tokenizers), `model`, `module` (DeepSpeed), `state_dict`, else the
-    bare mapping (FSDP); inside it Tar's {"name", "args", "sd"}.
+    It lies below the first of `places` that is there (`module` is DeepSpeed's), else it is the bare mapping (FSDP);
+    inside it may be Tar's {"name", "args", "sd"}.
     """
     outer = content if isinstance(content, Mapping) else {}
-    wrapper = next((key for key in ("ema", "model", "module", "state_dict") if isinstance(outer.get(key), Mapping)), "")
+    wrapper = next((key for key in places if isinstance(outer.get(key), Mapping)), "")
     inner = outer[wrapper] if wrapper else outer
     args, name = outer.get("args") if wrapper else None, ""
     if isinstance(inner.get("sd"), Mapping):
@@ -81,7 +89,7 @@ def unwrap(content: Any, path: Path) -> tuple[dict[str, Any], dict[str, Any], st
             f"{path}: no state dict there (its keys: {_some(inner) or 'none'}); give a file of one model, its tensors "
             "bare or under model, module, state_dict, ema or model.sd."
         )
-    return {str(key): value for key, value in inner.items()}, plain(args or {}), name
+    return Source({str(key): value for key, value in inner.items()}, plain(args or {}), name, wrapper, {})
 
 
 def clean_names(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:

@@ -49,6 +49,7 @@ WRAPPERS: dict[str, Callable[[State], Any]] = {
     "model, with optimizer and args": wrapped,
     "module, DeepSpeed": lambda state: {"module": state},
     "state_dict": lambda state: {"state_dict": state},
+    "ema alone": lambda state: {"ema": state},
     "DDP prefix": lambda state: {"model": {f"module.{key}": value for key, value in state.items()}},
     "compiled under DDP": lambda state: {"model": {f"module._orig_mod.{key}": value for key, value in state.items()}},
     "FSDP inside names": lambda state: {
@@ -88,6 +89,18 @@ def test_the_card_states_what_was_converted(toy: str, tmp_path: Path) -> None:
     assert entry["num_params"] == sum(value.numel() for value in fabricated.state("model-16").values())
     assert entry["source"]["files"] == {"stage2.pt": file_sha256(source)}
     assert entry["source"]["args"]["image_size"] == 128
+
+
+@pytest.mark.parametrize(("part", "taken"), [("model-16", "model"), ("vq", "ema")])
+def test_averaged_weights_are_taken_where_the_reference_takes_them(
+    toy: str, tmp_path: Path, part: str, taken: str
+) -> None:
+    """A training file holds both: LlamaGen samples with `model`, its tokenizer's demo with `ema` (models.md 1.10)."""
+    states = {"model": fabricated.state(part, 1), "ema": fabricated.state(part, 2)}
+    done = convert(saved(tmp_path / "a.pt", states), family=toy, part=part)
+    written = load_file(done.path)
+    assert all(torch.equal(written[key], value) for key, value in states[taken].items())
+    assert done.entry["source"]["wrapper"] == taken
 
 
 def test_a_dry_run_checks_and_writes_nothing(toy: str, tmp_path: Path) -> None:
