@@ -16,12 +16,11 @@ from typing import Any
 
 from mulosd.errors import ConfigError, DataError, EnvironmentProblem, unknown_name
 from mulosd.models.checkpoints import file_sha256
-from mulosd.models.convert_folder import KEPT
+from mulosd.models.convert_folder import RECORD, is_kept
 from mulosd.models.families import read_card as read_family_file
 from mulosd.models.families import released_families, weights_folder
 from mulosd.stage.publish import publish_bytes
 
-RECORD = "sources.json"
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)  # errors that no network makes
 
 
@@ -76,7 +75,7 @@ def _fetch_part(source: Mapping[str, str], folder: Path, asked: str | None, *, i
             f"--revision {repo}={asked}: {place} holds commit {recorded}; use that one, or another --out folder."
         )
     revision, listed = _listing(repo, asked or recorded or "main")
-    files = [source["file"]] if "file" in source else [name for name in listed if _is_kept(name)]
+    files = [source["file"]] if "file" in source else [name for name in listed if is_kept(name)]
     absent = [name for name in files if name not in listed]
     if absent or not files:
         raise DataError(f"{repo} at {revision} holds no {', '.join(absent) or 'safetensors'}; check the repository.")
@@ -125,10 +124,6 @@ def _download(repo: str, file: Any, revision: str, place: Path) -> str:
         )
     found.replace(path)
     return digest
-
-
-def _is_kept(name: str) -> bool:
-    return "/" not in name and name.endswith(KEPT) and name != RECORD
 
 
 def _read_record(place: Path) -> dict[str, Any]:

@@ -57,10 +57,11 @@ def differences(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> 
         "unexpected": sorted(found.keys() - expected.keys()),
         "wrongly shaped": sorted(shown),
     }
-    return "; ".join(f"{kind} tensors: {_some(names)}" for kind, names in kinds.items() if names)
+    return "; ".join(f"{kind} tensors: {some(names)}" for kind, names in kinds.items() if names)
 
 
-def _some(names: list[str]) -> str:
+def some(names: list[str]) -> str:
+    """The first names of a list, and how many more there are."""
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from mulosd.errors import ConfigError, DataError, EnvironmentProblem, unknown_name
 from mulosd.models.architectures import build_part, differences
 from mulosd.models.checkpoints import file_sha256, num_values, tensors_of
-from mulosd.models.convert_folder import check_folder, place_folder
+from mulosd.models.convert_folder import UNUSED, check_folder, place_folder
 from mulosd.models.convert_source import PLACES, VQ_PLACES, Source, read_source
 from mulosd.models.families import families, family_folder, overlay, read_card, released_families
 from mulosd.stage.publish import canonical_json, publish_over, sha256_hex
@@ -37,7 +37,6 @@ LEFTOVERS = {  # architecture -> names that files may carry and no model uses (m
     "ta-tok": r"teacher.*|(encoder|encode_task_layer|bottleneck\.in_linear|scale_layer|decoder\.\w+\.head)\..*",
 }
 FOLDERS = {"t5": ("t5",), "tar-llm": ("qwen2", "llava_qwen")}  # architecture -> model_type of its Hugging Face folder
-UNUSED = {"t5": ("decoder.", "lm_head.")}  # architecture -> what of a folder's tensors is never loaded
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from mulosd.errors import DataError, EnvironmentProblem
 
 # What an encoder and its tokenizer need. No .bin, .pt or .py: weights come from safetensors, nothing is executed.
 KEPT = (".json", ".txt", ".model", ".safetensors", ".jinja")
+UNUSED = {"t5": ("decoder.", "lm_head.")}  # architecture -> what of a folder's tensors is never loaded
+RECORD = "sources.json"  # of `mulosd fetch`: how the files came, which must not change what they are
 
 
 def check_folder(folder: Path, config: Mapping[str, Any], model_types: Sequence[str]) -> list[Path]:
@@ -31,12 +33,17 @@ def check_folder(folder: Path, config: Mapping[str, Any], model_types: Sequence[
     if wrong:
         texts = [f"{key} = {value!r}, not {expected[key]!r}" for key, value in wrong.items()]
         raise DataError(f"{path}: {'; '.join(texts)}; give the folder of the model that the family names.")
-    files = sorted(path for path in folder.iterdir() if path.suffix in KEPT and path.is_file())
+    files = sorted(path for path in folder.iterdir() if is_kept(path.name) and path.is_file())
     if not any(path.suffix == ".safetensors" for path in files):
         raise DataError(
             f"{folder}: no safetensors files; pickled weights are not read, get the model's safetensors version."
         )
     return files
+
+
+def is_kept(name: str) -> bool:
+    """Whether an encoder needs the file of this name."""
+    return "/" not in name and name.endswith(KEPT) and name != RECORD
 
 
 def place_folder(files: Sequence[Path], target: Path) -> None:

@@ -3,7 +3,9 @@
 from typing import Any
 
 from mulosd.errors import DataError, EnvironmentProblem
+from mulosd.models.architectures import some
 from mulosd.models.checkpoints import check_part
+from mulosd.models.convert_folder import UNUSED
 from mulosd.models.families import Card
 
 
@@ -14,10 +16,21 @@ def load_model(name: str, card: Card, part: str, *, device: str, dtype: str) -> 
     folder = check_part(card, part)
     dtype = card.encoders[part].get("compute_dtype", dtype)
     model, found = getattr(_transformers(), name).from_pretrained(
-        folder, dtype=getattr(torch, dtype), local_files_only=True, use_safetensors=True, output_loading_info=True
+        folder,
+        dtype=getattr(torch, dtype),
+        local_files_only=True,
+        use_safetensors=True,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # told below, like the others
     )
-    if missing := sorted(found["missing_keys"]):  # transformers would go on with random numbers
-        raise DataError(f"{folder}: {len(missing)} tensors are missing, such as {missing[0]}; restore the files.")
+    unused = UNUSED.get(card.encoders[part]["architecture"], ())
+    kinds = {  # transformers would go on, with random numbers in place of what does not fit
+        "missing": sorted(found["missing_keys"]),
+        "unexpected": sorted(key for key in found["unexpected_keys"] if not key.startswith(unused)),
+        "wrongly shaped": sorted(f"{key} {list(got)}, not {list(due)}" for key, got, due in found["mismatched_keys"]),
+    }
+    if wrong := "; ".join(f"{kind} tensors: {some(names)}" for kind, names in kinds.items() if names):
+        raise DataError(f"{folder}: {wrong}; give the files of the model that its config.json describes.")
     return model.to(device).eval().requires_grad_(False)
 
 

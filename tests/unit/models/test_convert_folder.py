@@ -45,6 +45,17 @@ def test_an_encoders_folder_is_taken_over(tmp_path: Path) -> None:
         check_part(replace(card, missing=()), "llm")
 
 
+def test_how_a_folder_came_changes_no_key(tmp_path: Path) -> None:
+    """`mulosd fetch` leaves its record in the folder; the same files put there by hand are the same encoder."""
+    family = str(fabricated.write_family(tmp_path, fabricated.tar_family()))
+    source = llm_folder(tmp_path / "hub")
+    by_hand = convert(source, family=family, part="llm", out=tmp_path / "out").entry
+    (source / "sources.json").write_text('{"revision": "a"}')
+    fetched = convert(source, family=family, part="llm", out=tmp_path / "out").entry
+    assert fetched["sha256"] == by_hand["sha256"]
+    assert "sources.json" not in fetched["files"]
+
+
 def test_of_t5_the_encoder_half_alone_is_counted(tmp_path: Path) -> None:
     data = fabricated.tar_family()
     data["parts"]["llm"] = {"architecture": "t5", "config": {}}

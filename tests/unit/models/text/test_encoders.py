@@ -181,17 +181,40 @@ def test_the_rotary_base_of_files_by_older_transformers_counts(make_llm: Callabl
     torch.testing.assert_close(rotary.inv_freq, torch.tensor([1.0, 1e-3]))
 
 
-def test_missing_tensors_are_refused(make_llm: Callable[..., TarLLM]) -> None:
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda s: s.pop("model.layers.1.mlp.up_proj.weight"), r"missing tensors: model\.layers\.1\.mlp\.up_proj"),
+        (lambda s: s.update({"model.vision_tower.w": torch.ones(2)}), r"unexpected tensors: model\.vision_tower\.w"),
+        (lambda s: s.update({"model.norm.weight": torch.ones(8)}),
+         r"wrongly shaped tensors: model\.norm\.weight \[8\], not \[16\]"),
+    ],
+    ids=["missing", "unexpected", "shape"],
+)  # fmt: skip
+def test_tensors_of_another_model_are_refused(make_llm: Callable[..., TarLLM], change: Any, words: str) -> None:
     from safetensors.torch import load_file, save_file
 
-    def cut(folder: Path) -> None:
+    def tamper(folder: Path) -> None:
         path = folder / "model.safetensors"
         state = load_file(path)
-        del state["model.layers.1.mlp.up_proj.weight"]
+        change(state)
         save_file(state, path, metadata={"format": "pt"})
 
-    with pytest.raises(DataError, match=r"1 tensors are missing, such as model\.layers\.1\.mlp\.up_proj\.weight"):
-        make_llm(tamper=cut).encode(["a"], [1])
+    with pytest.raises(DataError, match=words):
+        make_llm(tamper=tamper).encode(["a"], [1])
+
+
+def test_the_whole_of_t5_loads_as_its_encoder_half(t5: T5, tmp_path: Path) -> None:
+    """The published folder holds the decoder and its head too."""
+    from safetensors.torch import load_file, save_file
+
+    folder = folders.t5_folder(tmp_path / "t5")
+    state = load_file(folder / "model.safetensors")
+    more = {"decoder.block.0.layer.0.SelfAttention.q.weight": torch.ones(16, 16), "lm_head.weight": torch.ones(38, 16)}
+    save_file(state | more, folder / "model.safetensors", metadata={"format": "pt"})
+    entry = folders.folder_entry(folder, "t5")
+    encoder = build_encoder(folders.card(tmp_path, {"t5": entry}, prefix_len=12), device="cpu", dtype="float32")
+    assert torch.equal(encoder.encode(["a"], [0]).condition.values, t5.encode(["a"], [0]).condition.values)
 
 
 def test_changed_files_are_refused(t5: T5, tmp_path: Path) -> None:
