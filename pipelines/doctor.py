@@ -13,7 +13,7 @@ from mulosd.errors import UserError
 from mulosd.models.checkpoints import check_part, file_sha256, tensors_of
 from mulosd.models.families import load_card
 from mulosd.models.memory import memory_lines, memory_needs
-from pipelines.provenance import machine, versions
+from pipelines.provenance import machine, processor_name, versions
 
 ASSETS = Path(__file__).resolve().parents[1] / "mulosd" / "assets"
 PROMPT, CLASS_PROMPT, SEED = "a photo of a red circle", "class:0", 0  # what a target is tried with
@@ -72,9 +72,9 @@ def examine_target(target_id: str, *, device: str, dtype: str) -> Iterator[Findi
         yield Finding("files", str(error), is_problem=True)
         return
     yield from (Finding("memory", line.strip()) for line in memory_lines(card, dtype=dtype, batch_size=1))
-    short = _shortage(card, device, dtype)
-    if short:
-        yield Finding(device, short, is_problem=True)
+    place = _place(card, device, dtype)
+    yield place
+    if place.is_problem:
         return
     yield _token(card, device, dtype)
 
@@ -101,17 +101,32 @@ def _part(card: "Card", name: str) -> str:
     )
 
 
-def _shortage(card: "Card", device: str, dtype: str) -> str:
-    """Why the device is too small, or ""."""
+def _place(card: "Card", device: str, dtype: str) -> Finding:
+    """The device, what is free on it, and whether the target fits into that."""
     import torch
 
-    if not device.startswith("cuda") or not torch.cuda.is_available():
-        return ""
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        return Finding(device, "torch sees no CUDA device; use --device cpu", is_problem=True)
+    name, free = _free(device)
     needed = sum(need.num_bytes or 0 for need in memory_needs(card, dtype=dtype, batch_size=1))
-    free, _ = torch.cuda.mem_get_info(device)
+    text = f"{name}, {free / 2**30:.1f} GiB free"
     if needed <= free:
-        return ""
-    return f"{free / 2**30:.1f} GiB free, {needed / 2**30:.1f} GiB needed; free the device or use a smaller --dtype"
+        return Finding(device, text)
+    return Finding(
+        device, f"{text}, {needed / 2**30:.1f} GiB needed; free some or use a smaller --dtype", is_problem=True
+    )
+
+
+def _free(device: str) -> tuple[str, float]:
+    """(name, free bytes) of a device; infinitely many where the system does not say."""
+    import torch
+
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device), torch.cuda.mem_get_info(device)[0]
+    info = Path("/proc/meminfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    kib = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), "inf")
+    return processor_name() or "cpu", 1024 * float(kib)
 
 
 def _token(card: "Card", device: str, dtype: str) -> Finding:

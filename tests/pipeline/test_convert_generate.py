@@ -111,9 +111,25 @@ def test_doctor_decodes_a_token(weights: Path) -> None:
         "8×8 tokens, 16 px, 48 codes",
         "hash and shapes as in card.json",
         "model-16 cache",
+        "GiB free",
         "on cpu in bfloat16",
     ):
         assert text in done.output
+
+
+def test_doctor_loads_nothing_that_does_not_fit(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipelines.doctor._free", lambda device: ("a small machine", 2**16))
+    done = mulosd(weights, "doctor", "toygen-16")
+    assert "!!  cpu              a small machine, 0.0 GiB free, 0.0 GiB needed; free some or use a" in done.output
+    assert "one token" not in done.output
+    assert done.exit_code != 0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
+def test_doctor_misses_a_device(weights: Path) -> None:
+    done = mulosd(weights, "doctor", "toygen-16", "--device", "cuda")
+    assert "!!  cuda             torch sees no CUDA device; use --device cpu" in done.output
+    assert "one token" not in done.output
 
 
 def test_doctor_finds_what_is_wrong(weights: Path, tmp_path: Path) -> None:
