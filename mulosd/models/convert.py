@@ -131,7 +131,7 @@ def _check_grid(path: Path, source: Source, part: str, template: dict[str, Any],
     for name, other in parts.items():
         if name == part:
             continue
-        if other.get("source", {}).get("file") == path.name and parts[part].get("source", {}).get("file") != path.name:
+        if path.name in _published(other) - _published(parts[part]):
             raise DataError(f"{path}: a file of this name is {name}, not {part}; use --part {name} or rename it.")
         if set(other.get("source", {}).get("files", {}).values()) == set(source.files.values()):
             raise DataError(f"{path}: this very file was converted as {name}; give the one that belongs to {part}.")
@@ -141,6 +141,12 @@ def _check_grid(path: Path, source: Source, part: str, template: dict[str, Any],
             raise DataError(
                 f"{path}: it states {key} = {stated}, {part} has {expected}; choose the part it belongs to."
             )
+
+
+def _published(entry: Mapping[str, Any]) -> set[str]:
+    """Names under which a part is published: its file's, and the last of the repository of LANTERN's copy."""
+    source = entry.get("source", {})
+    return {str(source[key]).rpartition("/")[2] for key in ("file", "copy") if key in source}
 
 
 def _stated(source: Source, config: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:

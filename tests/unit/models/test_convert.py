@@ -268,6 +268,18 @@ def test_the_file_of_another_stage(toy: str, tmp_path: Path) -> None:
     convert(stage1, family=toy, part="model-8")
 
 
+def test_the_copy_of_another_stage(tmp_path: Path) -> None:
+    """LANTERN's two folders hold the same names and shapes, too."""
+    folder = tmp_path / "LlamaGen-T2I"
+    folder.mkdir()
+    tensors = fabricated.lantern(fabricated.full_size("llamagen_GPT-XL_t2i"))
+    save_file({key: value[:1].clone() for key, value in tensors.items()}, folder / "model.safetensors")
+    with pytest.raises(DataError, match="a file of this name is model-256, not model-512"):
+        convert(folder, family="llamagen-xl", part="model-512", out=tmp_path / "out")
+    with pytest.raises(DataError, match=r"wrongly shaped tensors: .*\[1, 1280\], not"):  # the toy is no real one
+        convert(folder, family="llamagen-xl", part="model-256", out=tmp_path / "out")
+
+
 # Names and places.
 
 
