@@ -52,7 +52,7 @@ STAGES = {
     ),
     "multi": Stage(
         16,
-        GPTRecipe(minutes=60, batches=((64, 32), (32, 96)), muon_rate=0.015, adam_rate=2e-3, compiled=True),
+        GPTRecipe(minutes=65, batches=((64, 32), (32, 96)), muon_rate=0.015, adam_rate=2e-3, compiled=True),
         "mid",
         grids=(8, 16),
     ),
