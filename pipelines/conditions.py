@@ -89,6 +89,8 @@ def encode_chunk(task: EncodeTask, encoder: Any) -> EncodeReport:
     rows: list[dict[str, Any]] = []
     for start in range(0, len(task.items), size):
         rows += _encode(task, encoder, task.items[start : start + size])
+    if short := [row["padded_ids"] for row in rows if row.get("padded_ids")]:
+        log.warning("%s: %d of %d are short, %d ids filled with 0", task.name, len(short), len(rows), sum(short))
     return EncodeReport(write_conditions(Path(task.path), rows))
 
 

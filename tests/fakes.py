@@ -105,6 +105,9 @@ class FakeTarget:
         return Decoded(tokens, image, np.full(GRID, 3, np.uint8), stats)
 
 
+PADDED = ("prompt 2", "prompt 5")  # those of which an encoder leaves two ids out
+
+
 class FakeEncoder:
     """One to four ids that spell a hash of the prompt, and of the seed where the target's encoder samples."""
 
@@ -130,7 +133,7 @@ class FakeEncoder:
             num = 1 + digest[0] % 4
             values[b, 4 - num :] = torch.tensor(list(digest[:num]))
             mask[b, 4 - num :] = True
-        return Encoded(Condition(values, mask), (0,) * len(prompts))
+        return Encoded(Condition(values, mask), tuple(2 * (prompt in PADDED) for prompt in prompts))
 
 
 class MeanEvaluator:

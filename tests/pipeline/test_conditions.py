@@ -79,6 +79,13 @@ def test_an_encoder_that_samples_runs_per_image(tmp_path: Path, encoded: Callabl
     assert len({bytes(row["values"]) + bytes(row["shape"]) for row in staged(out)}) > 10  # type: ignore[call-overload]
 
 
+def test_ids_that_an_encoder_left_out_are_counted_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run_sweep(toy_sweep(target="fake-t5"), out=tmp_path)
+    counts = {row["prompt"]: row["padded_ids"] for row in staged(tmp_path)}
+    assert counts == {f"prompt {i}": 2 * (i in (2, 5)) for i in range(10)}
+    assert "conditions of fake-t5 chunk-00000: 2 of 10 are short, 4 ids filled with 0" in caplog.text
+
+
 def test_growing_limits_encode_what_is_new(tmp_path: Path, encoded: Callable[[], Counter[str]]) -> None:
     for limit in (2, 7, None):
         run_sweep(toy_sweep(target="fake-t5"), out=tmp_path / "grown", limit=limit)
