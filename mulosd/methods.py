@@ -198,10 +198,11 @@ class MuLoSD(DraftOnly):
                 yield Idle(knob, "rejection 'raster-redraft'", "use another rejection")
         if self.resample == "serial":
             yield Idle("pending", "resample 'serial', where no query reaches a pending cell", "use 'islands'")
+            yield Idle("island_window", "resample 'serial', where one cell runs after the other", "use 'islands'")
         elif self.kv == "carry":
             yield Idle("kv", "resample 'islands'", "use resample 'serial'")
         if self.rows_per_cycle == "all":
-            if self.kv == "refresh":
+            if self.kv == "refresh" or (self.resample == "islands" and not self.redrafts):
                 yield Idle("kv", "rows_per_cycle 'all', where no cycle follows", "use fewer rows")
             if not self.redrafts:
                 yield Idle("feedback", "rows_per_cycle 'all', where no cycle follows", "use fewer rows")

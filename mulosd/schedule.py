@@ -59,8 +59,8 @@ class Forecast:
 
 
 def check_fit(method: SamplerKnobs, card: Card) -> None:
-    """ConfigError where a target cannot run a method: no drafter, too many neighbours, too wide a radius, or a learned
-    up-sampler that its family does not have."""
+    """ConfigError where a target cannot run a method: no drafter, too many neighbours, too wide a radius, too many rows
+    per cycle, or a learned up-sampler that its family does not have."""
     if isinstance(method, DraftOnly) and card.draft_grid is None:
         raise ConfigError(f"{card.target_id} has no drafter, so method {method.name!r} cannot run; use ar or zipar.")
     if isinstance(method, DraftOnly) and method.drafter not in card.drafters:
@@ -81,6 +81,12 @@ def check_fit(method: SamplerKnobs, card: Card) -> None:
         raise ConfigError(
             f"mulosd.radius = {method.radius} exceeds the {card.grid} x {card.grid} grid of {card.target_id}; "
             f"choose from 0 to {card.grid}."
+        )
+    rows = method.rows_per_cycle if isinstance(method, MuLoSD) else "all"
+    if card.draft_grid and rows != "all" and rows >= card.draft_grid:
+        raise ConfigError(
+            f"mulosd.rows_per_cycle = {rows} takes all {card.draft_grid} draft rows of {card.target_id} at once; "
+            f"choose from 1 to {card.draft_grid - 1}, or all."
         )
     if isinstance(method, DraftOnly) and method.upsampler.startswith(PREFIX):
         find_latent(card, method.upsampler)

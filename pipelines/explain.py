@@ -34,23 +34,15 @@ def explain(method: SamplerKnobs, card: Card) -> list[str]:
 
 
 def _schedule_knobs(method: SamplerKnobs) -> dict[str, Any]:
-    """All knobs but those of the samplers, `kv` resolved."""
+    """All knobs but those of the samplers, `kv` resolved, and which of them this schedule never looks at."""
     sampling = {prefix + key for key in SAMPLER_KEYS for prefix in ("", "draft_")}
     knobs = {f.name: getattr(method, f.name) for f in fields(method) if f.name not in sampling}
+    idle = {found.knob: "not used" for found in method.idle()}
     if isinstance(method, MuLoSD):
         knobs["kv"] = method.kv_policy if method.kv != "auto" else f"{method.kv_policy} (auto)"
         if method.resampled_fraction is not None:
-            knobs["tau"] = "per image and cycle, by resampled_fraction"
-        knobs |= dict.fromkeys(_idle(method), "not used")
-    return knobs
-
-
-def _idle(method: MuLoSD) -> set[str]:
-    """Knobs that this schedule never looks at."""
-    if method.redrafts:
-        return {"radius", "resample", "island_window", "pending", "kv"}
-    idle = {"island_window", "pending"} if method.resample == "serial" else set()
-    return idle if method.rejection == "expand" else idle | {"radius"}
+            idle["tau"] = "per image and cycle, by resampled_fraction"
+    return knobs | idle
 
 
 def _forward_lines(method: SamplerKnobs, grids: Grids, known: Forecast) -> list[str]:

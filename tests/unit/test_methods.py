@@ -25,7 +25,7 @@ def test_what_was_the_behaviour_is_the_default() -> None:
     )
     assert method.resampled_fraction is None
     assert {method.draft_temperature, method.draft_top_k, method.draft_top_p} == {None}
-    assert knobs_of(MuLoSD(kv="stale", radius=2)) == {"kv": "stale", "radius": 2}
+    assert knobs_of(MuLoSD(pool_k=2, radius=2)) == {"pool_k": 2, "radius": 2}
 
 
 BAD: list[tuple[str, dict[str, Any], str]] = [
@@ -61,7 +61,10 @@ UNUSED: list[tuple[dict[str, Any], str]] = [
     ({"rejection": "raster-redraft", "resampled_fraction": 0.5}, "resampled_fraction = 0.5 does nothing"),
     ({"resample": "serial", "pending": "visible"}, "pending = 'visible' does nothing with resample 'serial'"),
     ({"kv": "carry"}, "kv = 'carry' does nothing with resample 'islands'"),
+    ({"resample": "serial", "island_window": 2}, "island_window = 2 does nothing with resample 'serial'"),
     ({"kv": "refresh"}, "kv = 'refresh' does nothing with rows_per_cycle 'all'"),
+    ({"kv": "stale"}, "kv = 'stale' does nothing with rows_per_cycle 'all'"),
+    ({"kv": "refresh", "resample": "serial"}, "kv = 'refresh' does nothing with rows_per_cycle 'all'"),
     ({"feedback": "downsample"}, "feedback = 'downsample' does nothing with rows_per_cycle 'all'"),
     ({"resampled_fraction": 0.5, "tau": 0.2}, "tau = 0.2 does nothing with resampled_fraction"),
     # At its default a knob is seen where it is given.
@@ -69,6 +72,7 @@ UNUSED: list[tuple[dict[str, Any], str]] = [
     ({"rejection": "raster-redraft", "resample": "islands"}, "resample = 'islands' does nothing with rejection"),
     ({"resampled_fraction": 0.5, "tau": 0.1}, "tau = 0.1 does nothing with resampled_fraction"),
     ({"resampled_fraction": 0.5, "tau": -1}, "tau = -1.0 does nothing with resampled_fraction"),
+    ({"resample": "serial", "island_window": 4}, "island_window = 4 does nothing with resample 'serial'"),
     ({"resample": "serial", "pending": "masked"}, "pending = 'masked' does nothing with resample 'serial'"),
 ]
 
@@ -94,6 +98,7 @@ def test_knobs_that_would_do_nothing(knobs: dict[str, Any], text: str) -> None:
         {"rejection": "local"},
         {"rejection": "raster-redraft", "feedback": "downsample"},
         {"resample": "serial", "kv": "carry"},
+        {"resample": "serial", "kv": "stale"},
         {"resample": "serial", "kv": "refresh", "rows_per_cycle": 2},
         {"kv": "refresh", "rows_per_cycle": 2},
         {"kv": "stale", "rows_per_cycle": 2, "pending": "visible"},
@@ -132,7 +137,7 @@ def test_auto_is_resolved_by_the_schedule() -> None:
     assert MuLoSD().kv_policy == "refresh"
     assert MuLoSD(resample="serial").kv_policy == "carry"
     assert MuLoSD(rejection="raster-redraft").kv_policy == "carry"
-    assert MuLoSD(kv="stale").kv_policy == "stale"
+    assert MuLoSD(kv="stale", rows_per_cycle=1).kv_policy == "stale"
 
 
 def test_methods_are_values() -> None:

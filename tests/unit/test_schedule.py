@@ -111,13 +111,17 @@ def card(draft_grid: int | None = 4) -> Card:
     [
         (MuLoSD(pool_k=33), "mulosd.pool_k = 33 exceeds the 32 codes of toy-8; choose from 1 to 32."),
         (MuLoSD(radius=9), "mulosd.radius = 9 exceeds the 8 x 8 grid of toy-8; choose from 0 to 8."),
+        (
+            MuLoSD(rows_per_cycle=4, kv="refresh"),
+            "mulosd.rows_per_cycle = 4 takes all 4 draft rows of toy-8 at once; choose from 1 to 3, or all.",
+        ),
     ],
 )
 def test_what_does_not_fit(method: SamplerKnobs, text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check_fit(method, card())
     assert str(caught.value) == text
-    for fitting in (MuLoSD(pool_k=32, radius=8), AR(), ZipAR(window=100)):
+    for fitting in (MuLoSD(pool_k=32, radius=8), MuLoSD(rows_per_cycle=3), AR(), ZipAR(window=100)):
         check_fit(fitting, card())
 
 

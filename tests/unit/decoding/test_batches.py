@@ -27,12 +27,12 @@ def mulosd_methods(draw: st.DrawFn) -> MuLoSD:
         knobs |= {"rejection": "raster-redraft", "tau": draw(st.sampled_from([0.01, 0.05]))}
     else:
         knobs |= draw(st.sampled_from([{"tau": 0.02}, {"tau": 0.1}, {"resampled_fraction": 0.4}]))
-        refresh = ["refresh"] if rows == 1 else []
         if draw(st.booleans()):
+            refresh = ["refresh"] if rows == 1 else []
             knobs |= {"resample": "serial", "kv": draw(st.sampled_from(["stale", "carry", *refresh]))}
         else:
             knobs |= {"island_window": draw(WINDOW), "pending": draw(st.sampled_from(["masked", "visible"]))}
-            knobs["kv"] = draw(st.sampled_from(["stale", "auto", *refresh]))
+            knobs["kv"] = draw(st.sampled_from(["stale", "auto", "refresh"])) if rows == 1 else "auto"
     if knobs["rejection"] == "expand":
         knobs["radius"] = draw(st.integers(0, 2))
     if rows == 1 or knobs["rejection"] == "raster-redraft":

@@ -41,6 +41,13 @@ def test_the_forecast_is_worded_by_what_is_known() -> None:
     redraft = explain(MuLoSD(rejection="raster-redraft"), card)
     assert any(line.split() == ["cycles", "1", "to", "256"] for line in redraft)
     assert any(line.split() == ["radius", "not", "used"] for line in redraft)
+    serial = [line.split() for line in explain(MuLoSD(resample="serial"), card)]
+    assert [line[0] for line in serial if line[1:] == ["not", "used"]] == [
+        "sr_model",
+        "island_window",
+        "pending",
+        "feedback",
+    ]
     assert "by resampled_fraction" in "\n".join(explain(MuLoSD(resampled_fraction=0.2), card))
 
 
