@@ -1,21 +1,25 @@
 """The one door to a loaded target: every method decodes, what cannot run is refused, undecided cells are grey."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from mulosd.decoding.engine import Engine
 from mulosd.decoding.wavefront import Worklist, fill
 from mulosd.errors import ConfigError, EnvironmentProblem
 from mulosd.methods import AR, METHODS, DraftOnly, MuLoSD, SamplerKnobs, ZipAR, build_method
 from mulosd.models import loading
+from mulosd.models import target as target_module
 from mulosd.models.families import Card, load_target
 from mulosd.models.image_gpt import on_grid
 from mulosd.models.target import Target, to_uint8
 from mulosd.training import tiny
+from mulosd.upsample.token import Repeat
 from tests import tiny_family
 
 PROMPT = "a photo of a red circle"
@@ -144,6 +148,33 @@ def test_more_neighbours_than_codes_are_refused(high: Target) -> None:
     high.check(MuLoSD(pool_k=codes))
     with pytest.raises(ConfigError, match=f"mulosd.pool_k = {codes + 1} exceeds the {codes} codes of tiny-high"):
         high.check(MuLoSD(pool_k=codes + 1))
+
+
+def test_neighbours_are_those_of_unit_codes(folder: Path) -> None:
+    """Code vectors of any length: the tokenizer compares their directions, and so does the pool."""
+    target = load_target("tiny-high", folder=folder)
+    with torch.no_grad():
+        target.vq.quantize.embedding.weight.mul_(torch.linspace(0.1, 9.0, target.card.codebook_size)[:, None])
+    unit = torch.nn.functional.normalize(target.vq.quantize.embedding.weight.double(), dim=1)
+    table = Target(target.card, target.vq, target.model, None)._neighbours(5)
+    by_distance = torch.cdist(unit, unit).fill_diagonal_(-1).argsort(dim=1)
+    assert torch.equal(table.long(), by_distance[:, :5])
+
+
+def test_each_network_is_built_once(high: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An up-sampler is known by its name and file: another file is another network."""
+    built: list[tuple[str, str | None]] = []
+
+    def build(name: str, *, sr_model: str | None, **_: object) -> Callable[[Tensor, int], Tensor]:
+        built.append((name, sr_model))
+        return Repeat(high.card.ratio or 0)
+
+    monkeypatch.setattr(target_module, "build_upsampler", build)
+    fresh = Target(high.card, high.vq, high.model, lambda: high.drafter)
+    for sr_model in ("a.pth", "b.pth", "a.pth"):
+        fresh.decode([PROMPT], [7], DraftOnly(upsampler="sr", sr_model=sr_model))
+    fresh.decode([PROMPT], [7], DraftOnly(upsampler="repeat"))
+    assert built == [("sr", "a.pth"), ("sr", "b.pth"), ("repeat", None)]
 
 
 def test_a_seed_is_missing(high: Target) -> None:
