@@ -23,7 +23,7 @@ from mulosd.models.architectures import build_part, differences
 from mulosd.models.checkpoints import file_sha256, num_values, tensors_of
 from mulosd.models.convert_folder import UNUSED, check_folder, place_folder
 from mulosd.models.convert_source import PLACES, VQ_PLACES, Source, read_source
-from mulosd.models.families import families, family_folder, overlay, read_card, released_families
+from mulosd.models.families import check_target, families, family_folder, overlay, read_card, released_families
 from mulosd.stage.publish import canonical_json, publish_over, sha256_hex
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")  # of families and parts, which become names of folders and files
@@ -63,6 +63,8 @@ def family_file(family: str) -> dict[str, Any]:
     doubled = sorted(taken & data["targets"].keys())
     if doubled or data["family"] in released:
         raise ConfigError(f"{family}: {', '.join(doubled) or data['family']} is known already; choose another name.")
+    for target in data["targets"]:
+        check_target(target, data, Path(family))
     return data
 
 

@@ -208,24 +208,30 @@ def load_encoder(target_id: str, *, device: str = "cpu", dtype: str = "float32")
     return build_encoder(load_card(target_id), device=device, dtype=dtype)
 
 
-def _card(target_id: str, data: dict[str, Any], folder: Path) -> Card:
-    path = folder / "card.json"
+def check_target(target_id: str, data: dict[str, Any], path: Path) -> None:
+    """DataError unless a target's entry and parts are all there and can work together. path: of the card or file."""
     for key in ("model", "drafter", "image_px", *(("sampler", name) for name in SAMPLER)):
         need(data, path, "targets", target_id, *([key] if isinstance(key, str) else key))
-    entry, parts = data["targets"][target_id], data["parts"]
+    entry = data["targets"][target_id]
     rounding = entry.get("pixel_rounding", ROUNDINGS[0])
     if rounding not in ROUNDINGS:
         raise DataError(
             f"{path}: targets.{target_id}.pixel_rounding = {rounding!r}; allowed: {', '.join(ROUNDINGS)}. "
             "Restore the card."
         )
-    names = part_names(entry)
-    for name in names:
+    for name in part_names(entry):
         need(data, path, "parts", name, "config")
+    _check_fit(target_id, data, path)
+
+
+def _card(target_id: str, data: dict[str, Any], folder: Path) -> Card:
+    path = folder / "card.json"
+    check_target(target_id, data, path)
+    entry, parts = data["targets"][target_id], data["parts"]
+    names = part_names(entry)
     model = _number(data, path, entry["model"], "grid")
     own = [grid for grid in _grids(data, target_id) if grid < model]
     drafter = _number(data, path, entry["drafter"], "grid") if entry["drafter"] else max(own, default=None)
-    _check_fit(target_id, data, path)
     identity = {name: _identity(parts[name]) for name in names}
     settings = [entry[key] for key in ("sampler", "condition", "pixel_rounding") if key in entry]
     text = json.dumps([identity, *settings], sort_keys=True)

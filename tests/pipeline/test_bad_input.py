@@ -103,6 +103,8 @@ def test_models_that_do_not_belong_together(refused: Callable[..., str], tmp_pat
         family["parts"]["model-8"]["config"][key] = value
         (tmp_path / "weights" / "toygen").mkdir(parents=True, exist_ok=True)
         (tmp_path / "weights" / "toygen" / "card.json").write_text(json.dumps(family))
+        file = str(fabricated.write_family(tmp_path, family))
+        assert text in refused("convert", "model.pt", "--family", file, "--part", "model-16")
         at = ("--weights", str(tmp_path / "weights"))
         assert text in refused(*at, *generate("mulosd", {}, "toygen-16"))
         assert text in refused(*at, *run(tmp_path, "mulosd", {}, "toygen-16"))
