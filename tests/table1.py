@@ -1,6 +1,6 @@
 """The files of the paper's Table 1, in two groups; the contract test holds that every shipped one is in one of them."""
 
-# File -> the target of `tests.fabricated.table1_families` that it is run on.
+# File -> the target of `tests/pipeline/test_table1.py` that it is run on.
 RUNNABLE = {
     "table1-llamagen-xl-512": "toygen-16",
     "table1-tar-1.5b-512": "toytar-16",

@@ -353,6 +353,18 @@ def test_released_key_sets_convert(tmp_path: Path, model: str, family: str, part
     assert done.entry["source"]["args"] == ({"model_type": "clip_cond"} if is_tar else {})
 
 
+def test_the_tokenizer_of_8_pixels_is_a_family_of_ones_own(tmp_path: Path) -> None:
+    """vq_ds8_c2i.pt, which belongs to no released model."""
+    data = fabricated.family()
+    data["targets"] = {}
+    data["parts"]["vq"]["config"] = {**family_file("llamagen-c2i")["parts"]["vq"]["config"], "ch_mult": [1, 2, 2, 4]}
+    source = saved(tmp_path / "vq_ds8_c2i.pt", {"model": fabricated.full_size("vq_VQ-8")})
+    family = str(fabricated.write_family(tmp_path, data))
+    assert convert(source, family=family, part="vq", out=tmp_path / "out", is_dry=True).dropped == (
+        "quantize.codebook_used",
+    )
+
+
 @pytest.mark.parametrize("px", [512, 1024])
 def test_the_length_of_the_position_table_tells_the_resolution(tmp_path: Path, px: int) -> None:
     tensors = fabricated.full_size("ar_dtok_lp_256px")
