@@ -51,7 +51,7 @@ METHODS: dict[str, SamplerKnobs] = {
     "zipar, window 16": ZipAR(window=16),
     EAGER: AR(),
 }
-PHASES = ("draft", "upsample", "verify", "resample")
+PHASES = ("draft", "upsample", "verify", "resample", "downsample")
 GPT = GPTConfig(dim=1280, n_layers=36, n_heads=20, vocab_size=16384, grid=0, prefix_len=120)
 
 

@@ -59,6 +59,7 @@ class DecodeStats:
     time_condition_s: float = 0.0
     time_draft_s: float = 0.0
     time_upsample_s: float = 0.0
+    time_downsample_s: float = 0.0
     time_verify_s: float = 0.0
     time_resample_s: float = 0.0
     time_detokenize_s: float = 0.0

@@ -3,8 +3,9 @@
     bench/<run>/   bench.json (per cell: latency, ratios against `ar` of this run; the same for each larger batch, whose
                    images share their forwards; per target: t(m)), rows.parquet (per call and cell)
 
-latency_s of a call = its draft + up-sample + verify + resample times as the target reports them, each synchronised;
-the wall clock around the call is measured too and must not be shorter. A ratio never crosses runs or batch sizes.
+latency_s of a call = its draft + up-sample + verify + resample + down-sample times as the target reports them, each
+synchronised; the wall clock around the call is measured too and must not be shorter. A ratio never crosses runs or
+batch sizes.
 """
 
 import logging
@@ -39,7 +40,7 @@ from pipelines.sweep import BenchSpec, Sweep
 
 log = logging.getLogger(__name__)
 
-LATENCY_PHASES = ("time_draft_s", "time_upsample_s", "time_verify_s", "time_resample_s")
+LATENCY_PHASES = ("time_draft_s", "time_upsample_s", "time_verify_s", "time_resample_s", "time_downsample_s")
 PHASES = ("time_condition_s", *LATENCY_PHASES, "time_detokenize_s")
 # The part of a call's wall time that no phase accounts for; above it the phases miss work and latency is too short.
 MAX_UNACCOUNTED = 0.10

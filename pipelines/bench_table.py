@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-PHASES = ("condition", "draft", "upsample", "verify", "resample", "detokenize")
+PHASES = ("condition", "draft", "upsample", "verify", "resample", "downsample", "detokenize")
 HEAD = ("", "B", "images/s", "to ar [95 %]", "s/call", "forwards", *PHASES)
 LEGEND = (
     "B images per call; images/s and median s/call from condition ready to last token, against ar at the same B; "
@@ -32,12 +32,12 @@ def bench_lines(bench: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator
 
 
 def _row(label: str, size: int, entry: Mapping[str, Any]) -> tuple[str, ...]:
-    """Runs of before batches were measured hold neither images per second nor phases."""
+    """Older runs lack images per second and phases, or one of these."""
     limits = entry.get("interval")
     interval = f" [{limits[0]:.2f}, {limits[1]:.2f}]" if limits else ""
     ratio = "no baseline" if entry["speed_up"] is None else f"{entry['speed_up']:.2f}×{interval}"
-    phases = entry.get("phases", {})
-    spent = [f"{1000 * phases[f'time_{name}_s']:.1f}" if phases else "–" for name in PHASES]
+    phases = [entry.get("phases", {}).get(f"time_{name}_s") for name in PHASES]
+    spent = ["–" if seconds is None else f"{1000 * seconds:.1f}" for seconds in phases]
     per_s, per_call = entry.get("images_per_s", 1 / entry["mean_s"]), entry["median_s"]
     return (label, str(size), f"{per_s:.3g}", ratio, f"{per_call:.3f}", f"{entry['forwards']:.1f}", *spent)
 

@@ -90,7 +90,7 @@ def feed_back(job: Job, target: Engine, drafter: Engine, block: Block) -> None:
     assert job.downsampler is not None
     following = next_block(target, drafter, 1)
     high = np.where(following.sizes > 0, following.low, block.low)
-    with job.timed("upsample"):
+    with job.timed("downsample"):
         for images, cells, codes in _resized(job.downsampler, target, drafter, block.low, high):
             drafter.tokens[images, cells] = codes
     with job.timed("draft"):

@@ -9,7 +9,7 @@ import pytest
 from mulosd.errors import ConfigError
 from mulosd.stage.read import read_table
 from mulosd.types import Decoded
-from pipelines.bench import bench_calls, run_bench, summarise
+from pipelines.bench import PHASES, bench_calls, run_bench, summarise
 from pipelines.bench_table import bench_lines
 from pipelines.driver import run_sweep
 from pipelines.plan import build_plan
@@ -128,12 +128,13 @@ def test_the_table_shows_every_method_at_every_batch(tmp_path: Path, sweep: Swee
     lines = list(bench_lines(content, labels))
     head, *table = lines[2:9]
     assert head.split()[:4] == ["B", "images/s", "to", "ar"]
-    assert head.split()[-6:] == ["condition", "draft", "upsample", "verify", "resample", "detokenize"]
+    assert head.split()[-7:] == ["condition", "draft", "upsample", "verify", "resample", "downsample", "detokenize"]
+    assert {f"time_{name}_s" for name in head.split()[-7:]} == set(PHASES)
     assert len({len(line) for line in (head, *table)}) == 1
     assert [" ".join(line.split()[:3]) for line in table] == [
         f"{labels[key]} {size}" for size in (1, 2) for key in labels
     ]
-    assert " ".join(table[4].split()[3:]) == "5e+03 4.00× [4.00, 4.00] 0.000 4.0 0.0 0.0 0.0 0.0 0.2 0.0"
+    assert " ".join(table[4].split()[3:]) == "5e+03 4.00× [4.00, 4.00] 0.000 4.0 0.0 0.0 0.0 0.0 0.2 0.0 0.0"
     assert [line[:4] for line in lines[-2:]] == ["t(m)", "t(m)"]
 
 
@@ -147,7 +148,10 @@ def test_a_run_of_before_is_shown_without_what_it_did_not_record(tmp_path: Path,
     }
     labels = {cell.key: cell.label for cell in build_plan(sweep).cells}
     line = list(bench_lines(content, labels))[4]
-    assert " ".join(line.split()[2:]) == "1 2.5e+03 4.00× [4.00, 4.00] 0.000 4.0 – – – – – –"
+    assert " ".join(line.split()[2:]) == "1 2.5e+03 4.00× [4.00, 4.00] 0.000 4.0 – – – – – – –"
+    for entry in content["cells"].values():
+        entry["phases"] = {"time_resample_s": 0.5}
+    assert " ".join(list(bench_lines(content, labels))[4].split()[-7:]) == "– – – – 500.0 – –"
 
 
 def test_rows_of_the_table_carry_the_bench(tmp_path: Path, sweep: Sweep) -> None:
@@ -178,9 +182,7 @@ def test_ratios_never_cross_runs(tmp_path: Path, sweep: Sweep) -> None:
 
 
 def rows_of(times: dict[str, list[float]], forwards: dict[str, int]) -> list[dict[str, Any]]:
-    phases = dict.fromkeys(
-        ("time_draft_s", "time_upsample_s", "time_verify_s", "time_condition_s", "time_detokenize_s"), 0.0
-    )
+    phases = dict.fromkeys(PHASES, 0.0)
     return [
         {
             "cell_key": key,

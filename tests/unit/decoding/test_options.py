@@ -308,6 +308,25 @@ def test_feedback_is_the_finished_image_scaled_down(monkeypatch: pytest.MonkeyPa
     assert [s.forwards_draft for s in result.stats] == [s.forwards_draft + 3 for s in plain.stats]
 
 
+def test_the_time_of_feedback_is_not_that_of_the_up_sampler() -> None:
+    job = toys.make_job((0,))
+    inner = job.downsampler
+    assert inner is not None
+    booked: list[tuple[float, float]] = []
+
+    def watched(high: torch.Tensor, start: int) -> torch.Tensor:
+        booked.append((job.stats[0].time_upsample_s, job.stats[0].time_downsample_s))
+        return inner(high, start)
+
+    job.downsampler = watched
+    (stats,) = toys.decode(job, OPTIONS["feedback"]).stats
+    assert len(booked) == 3
+    assert all(up > 0 for up, _ in booked)
+    assert [down > 0 for _, down in booked] == [False, True, True]
+    assert stats.time_downsample_s > booked[-1][1]
+    assert toys.run(MuLoSD(**ROWS), (0,)).stats[0].time_downsample_s == 0
+
+
 def test_feedback_leaves_finished_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where images finish rows at different cycles."""
     feed_back = draft.feed_back
