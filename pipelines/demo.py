@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from itertools import dropwhile, takewhile
 from pathlib import Path
 
 from pipelines.driver import run_sweep
@@ -68,8 +69,10 @@ def _animation(store: Store, sweep_key: str) -> Path:
 def _show(report: Report, animation: Path, store: Store, *, is_tracked: bool, echo: Callable[[str], None]) -> None:
     echo("\n" + report.table_file.read_text(encoding="utf-8"))
     for path in committed_tables():
-        echo(f"A larger measured run, committed as {path.parent.name}/{path.name}:\n")
-        echo(path.read_text(encoding="utf-8"))
+        title, *lines = path.read_text(encoding="utf-8").splitlines()
+        echo(f"{title.removeprefix('# ')} (docs/results/{path.name}):\n")
+        from_table = dropwhile(lambda line: not line.startswith("|"), lines)
+        echo("\n".join(takewhile(lambda line: line.startswith("|"), from_table)) + "\n")
     echo(f"contact sheet   {report.sheet}")
     if report.plot:
         echo(f"quality plot    {report.plot}")

@@ -31,5 +31,5 @@ def find_sweep(name: str) -> Path:
 
 
 def committed_tables() -> list[Path]:
-    """Markdown tables of larger measured runs, in a checkout; [] in an installed wheel."""
+    """Pages of larger measured runs, each a title and its main table first, in a checkout; [] in an installed wheel."""
     return sorted(RESULTS.glob("*.md"))

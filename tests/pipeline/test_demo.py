@@ -72,8 +72,10 @@ def test_demo_shows_everything_and_repeats_from_cache(tmp_path: Path, tracked: l
 
 
 def test_committed_tables_are_shown(tmp_path: Path, tracked: list[SweepMeta], monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "tiny-high.md").write_text("| larger run |\n")
+    (tmp_path / "tiny-high.md").write_text("# A larger run\n\nProse.\n\n| larger run |\n|:--|\n\n| a later table |\n")
     monkeypatch.setattr("pipelines.shipped.RESULTS", tmp_path)
     said: list[str] = []
     demo.run_demo(tmp_path / "store", executor="inprocess", echo=said.append)
-    assert any("| larger run |" in line for line in said)
+    assert any("A larger run (docs/results/tiny-high.md)" in line for line in said)
+    assert "| larger run |\n|:--|\n" in said
+    assert not any("later table" in line for line in said)
