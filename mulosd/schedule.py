@@ -59,8 +59,8 @@ class Forecast:
 
 
 def check_fit(method: SamplerKnobs, card: Card) -> None:
-    """ConfigError where a target cannot run a method: no drafter, too many neighbours, too wide a radius, too many rows
-    per cycle, or a learned up-sampler that its family does not have."""
+    """ConfigError where a target cannot run a method: no drafter, a knob beyond its codes or grids or that changes
+    nothing on it, or a learned up-sampler that its family does not have."""
     if isinstance(method, DraftOnly) and card.draft_grid is None:
         raise ConfigError(f"{card.target_id} has no drafter, so method {method.name!r} cannot run; use ar or zipar.")
     if isinstance(method, DraftOnly) and method.drafter not in card.drafters:
@@ -72,24 +72,38 @@ def check_fit(method: SamplerKnobs, card: Card) -> None:
             f"{method.name}.drafter = {method.drafter!r} cannot run, as {lacking[method.drafter]}; "
             f"use drafter {card.drafters[0]!r}."
         )
-    if isinstance(method, MuLoSD) and method.pool_k > card.codebook_size:
+    if isinstance(method, MuLoSD):
+        _check_mulosd(method, card)
+    if isinstance(method, DraftOnly) and method.upsampler.startswith(PREFIX):
+        find_latent(card, method.upsampler)
+
+
+def _check_mulosd(method: MuLoSD, card: Card) -> None:
+    if method.pool_k > card.codebook_size:
         raise ConfigError(
             f"mulosd.pool_k = {method.pool_k} exceeds the {card.codebook_size} codes of {card.target_id}; "
             f"choose from 1 to {card.codebook_size}."
         )
-    if isinstance(method, MuLoSD) and method.radius > card.grid:
+    if method.radius > card.grid:
         raise ConfigError(
             f"mulosd.radius = {method.radius} exceeds the {card.grid} x {card.grid} grid of {card.target_id}; "
             f"choose from 0 to {card.grid}."
         )
-    rows = method.rows_per_cycle if isinstance(method, MuLoSD) else "all"
-    if card.draft_grid and rows != "all" and rows >= card.draft_grid:
+    if card.draft_grid and method.rows_per_cycle != "all" and method.rows_per_cycle >= card.draft_grid:
         raise ConfigError(
-            f"mulosd.rows_per_cycle = {rows} takes all {card.draft_grid} draft rows of {card.target_id} at once; "
-            f"choose from 1 to {card.draft_grid - 1}, or all."
+            f"mulosd.rows_per_cycle = {method.rows_per_cycle} takes all {card.draft_grid} draft rows of "
+            f"{card.target_id} at once; choose from 1 to {card.draft_grid - 1}, or all."
         )
-    if isinstance(method, DraftOnly) and method.upsampler.startswith(PREFIX):
-        find_latent(card, method.upsampler)
+    if method.pooling == "unfiltered" and not _filters(target_sampler(method, card.sampler)):
+        raise ConfigError(
+            f"mulosd.pooling = 'unfiltered' does nothing on {card.target_id}, which samples without top_k and top_p; "
+            "leave it out, or set one of them."
+        )
+
+
+def _filters(sampler: Mapping[str, float]) -> bool:
+    """Whether settings drop any code."""
+    return sampler["top_k"] > 0 or sampler["top_p"] < 1
 
 
 def target_sampler(method: SamplerKnobs, preset: Mapping[str, float]) -> dict[str, Any]:

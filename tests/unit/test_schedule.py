@@ -115,13 +115,19 @@ def card(draft_grid: int | None = 4) -> Card:
             MuLoSD(rows_per_cycle=4, kv="refresh"),
             "mulosd.rows_per_cycle = 4 takes all 4 draft rows of toy-8 at once; choose from 1 to 3, or all.",
         ),
+        (
+            MuLoSD(pooling="unfiltered", top_k=0, top_p=1.0),
+            "mulosd.pooling = 'unfiltered' does nothing on toy-8, which samples without top_k and top_p; leave it out, "
+            "or set one of them.",
+        ),
     ],
 )
 def test_what_does_not_fit(method: SamplerKnobs, text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check_fit(method, card())
     assert str(caught.value) == text
-    for fitting in (MuLoSD(pool_k=32, radius=8), MuLoSD(rows_per_cycle=3), AR(), ZipAR(window=100)):
+    filtered = [MuLoSD(pooling="unfiltered", **{other: off}) for other, off in (("top_k", 0), ("top_p", 1.0))]
+    for fitting in (MuLoSD(pool_k=32, radius=8), MuLoSD(rows_per_cycle=3), *filtered, AR(), ZipAR(window=100)):
         check_fit(fitting, card())
 
 
