@@ -13,6 +13,12 @@ OPTIONAL = {
 }
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_locks(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tests and real runs on one host do not wait for each other."""
+    os.environ.setdefault("MULOSD_LOCK_DIR", str(tmp_path_factory.mktemp("locks")))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     for name, reason in OPTIONAL.items():
         parser.addoption(f"--{name}", action="store_true", help=f"also run tests marked {name} ({reason})")
