@@ -47,7 +47,7 @@ def llm_folder(folder: Path, *, is_brief: bool = False, penalty: float = 1.0) ->
     """A Qwen2 of width 16 whose byte-level tokenizer has Tar's added tokens. It draws image tokens alone; a brief one
     draws any token, and letters end its answer."""
     torch.manual_seed(0)
-    letters = {letter: i for i, letter in enumerate(pre_tokenizers.ByteLevel.alphabet())}
+    letters = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     tokenizer = Qwen2Tokenizer(
         vocab=letters, merges=[], unk_token=None, eos_token="<|im_end|>", pad_token="<|endoftext|>"
     )
@@ -68,7 +68,7 @@ def llm_folder(folder: Path, *, is_brief: bool = False, penalty: float = 1.0) ->
     model = Qwen2ForCausalLM(config)
     image = torch.tensor(tokenizer.convert_tokens_to_ids([f"<I{i}>" for i in range(IDS)]))
     with torch.no_grad():
-        model.lm_head.weight[image] *= 25 if is_brief else 100
+        model.lm_head.weight[image] *= 25 if is_brief else 70
     model.generation_config.eos_token_id = (
         list(range(258)) if is_brief else tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
     )
