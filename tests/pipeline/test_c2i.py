@@ -20,11 +20,6 @@ def toy_prompts() -> None:
     """In place of the folder's fixture of this name: class prompts are read as they are."""
 
 
-@pytest.fixture(autouse=True)
-def _weights_of_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MULOSD_WEIGHTS", "")  # --weights sets it; this puts it back
-
-
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The converted family; a DDP file with its training arguments, and a bare one as FSDP consolidates them."""

@@ -22,11 +22,6 @@ def toy_prompts() -> None:
     """In place of the folder's fixture of this name: the files' own prompts are read."""
 
 
-@pytest.fixture(autouse=True)
-def _weights_of_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MULOSD_WEIGHTS", "")  # --weights sets it; this puts it back
-
-
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A weights folder with both families, converted from files in their published forms."""
