@@ -83,7 +83,7 @@ def _models(card: Card) -> str:
     for target, entry in card["targets"].items():
         part, preset = card["parts"][entry["model"]], entry["sampler"]
         config, trained = part["config"], part.get("trained", {})
-        drafters = [*([entry["drafter"]] if entry["drafter"] else []), *(["itself"] if "grids" in config else [])]
+        drafters = [name for name in (entry["drafter"], "itself" if "grids" in config else None) if name]
         drafts = f", drafter {preset['draft_guidance']:g}" if drafters else ""
         rows.append(
             [

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Literal, NamedTuple, get_args, get_origin
 from mulosd.errors import ConfigError, unknown_name
 
 UPSAMPLERS = ("repeat", "nearest", "bicubic", "lanczos", "sr", "latent-ce", "latent-pixel", "latent-gan")
-DRAFTERS = ("checkpoint", "self")
 LOGITS_DTYPES = ("float32", "model")
 FILE_KNOBS = ("sr_model",)  # knobs that name a file; a cell key holds its content in place of its path
 NEUTRAL = (None, "none", "auto", -1)  # defaults that ask for nothing, so that they may stand beside anything
@@ -63,6 +62,9 @@ class SamplerKnobs:
         _check_min(self, "cfg_interval", -1)
         if self.logits_dtype is not None:
             _check_choice(self, "logits_dtype", LOGITS_DTYPES)
+        for field in fields(self):
+            if get_origin(field.type) is Literal:
+                _check_choice(self, field.name, get_args(field.type))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +117,6 @@ class DraftOnly(SamplerKnobs):
 
     def _check(self) -> None:
         super()._check()
-        _check_choice(self, "drafter", DRAFTERS)
         _check_choice(self, "upsampler", UPSAMPLERS)
         _check_min(self, "draft_window", 1)
         _check_min(self, "draft_guidance", 0.0)
@@ -166,9 +167,6 @@ class MuLoSD(DraftOnly):
         _check_min(self, "pool_k", 1)
         _check_min(self, "radius", 0)
         _check_min(self, "island_window", 1)
-        for field in fields(self):
-            if field.name != "rows_per_cycle" and get_origin(field.type) is Literal:
-                _check_choice(self, field.name, get_args(field.type))
         if self.rows_per_cycle != "all":
             _check_min(self, "rows_per_cycle", 1)
         if self.resampled_fraction is not None and not 0.0 < self.resampled_fraction < 1.0:

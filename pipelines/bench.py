@@ -14,7 +14,7 @@ import os
 import statistics as order_statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from evaluators import statistics
 from mulosd.errors import ConfigError
-from mulosd.methods import SamplerKnobs
+from mulosd.methods import SAMPLER_KNOBS, SamplerKnobs
 from mulosd.stage.publish import publish_json
 from mulosd.types import DecodeStats
 from pipelines.conditions import ConditionSource, stage_conditions
@@ -44,7 +44,6 @@ LATENCY_PHASES = ("time_draft_s", "time_upsample_s", "time_verify_s", "time_resa
 PHASES = ("time_condition_s", *LATENCY_PHASES, "time_detokenize_s")
 # The part of a call's wall time that no phase accounts for; above it the phases miss work and latency is too short.
 MAX_UNACCOUNTED = 0.10
-SAMPLER_KNOBS = tuple(f.name for f in fields(SamplerKnobs))
 
 BenchProgress = Callable[[int, int, str], None]
 
