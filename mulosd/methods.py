@@ -167,6 +167,10 @@ class MuLoSD(DraftOnly):
         _check_min(self, "pool_k", 1)
         _check_min(self, "radius", 0)
         _check_min(self, "island_window", 1)
+        if isinstance(self.rows_per_cycle, str) and self.rows_per_cycle != "all":
+            raise ConfigError(
+                f"mulosd.rows_per_cycle = {self.rows_per_cycle!r} is not allowed; give a number of draft rows or 'all'."
+            )
         if self.rows_per_cycle != "all":
             _check_min(self, "rows_per_cycle", 1)
         if self.resampled_fraction is not None and not 0.0 < self.resampled_fraction < 1.0:

@@ -39,6 +39,8 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("mulosd", {"draft_window": 0}, "mulosd.draft_window = 0 is too small"),
     ("zipar", {"window": 0}, "zipar.window = 0 is too small"),
     ("mulosd", {"rows_per_cycle": 0}, "mulosd.rows_per_cycle = 0 is too small"),
+    ("mulosd", {"rows_per_cycle": "half"}, "mulosd.rows_per_cycle = 'half' is not allowed; give a number of draft rows"),
+    ("draft-only", {"drafter": "none"}, "unknown draft-only.drafter 'none'; allowed: checkpoint, self."),
     ("mulosd", {"pool_k": 0}, "mulosd.pool_k = 0 is too small"),
     ("mulosd", {"resampled_fraction": 0.0}, "mulosd.resampled_fraction = 0.0 is out of range"),
     ("mulosd", {"resampled_fraction": 1}, "mulosd.resampled_fraction = 1.0 is out of range"),
