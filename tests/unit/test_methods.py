@@ -39,7 +39,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("mulosd", {"draft_window": 0}, "mulosd.draft_window = 0 is too small"),
     ("zipar", {"window": 0}, "zipar.window = 0 is too small"),
     ("mulosd", {"rows_per_cycle": 0}, "mulosd.rows_per_cycle = 0 is too small"),
-    ("mulosd", {"rows_per_cycle": "half"}, "mulosd.rows_per_cycle = 'half' is not allowed; give a number of draft rows"),
+    ("mulosd", {"rows_per_cycle": "half"}, "mulosd.rows_per_cycle = 'half' is not allowed; give a number"),
     ("draft-only", {"drafter": "none"}, "unknown draft-only.drafter 'none'; allowed: checkpoint, self."),
     ("mulosd", {"pool_k": 0}, "mulosd.pool_k = 0 is too small"),
     ("mulosd", {"resampled_fraction": 0.0}, "mulosd.resampled_fraction = 0.0 is out of range"),
