@@ -14,13 +14,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mulosd.models import families
-from pipelines.driver import Progress, run_sweep
-from pipelines.provenance import machine
-from pipelines.report import track, write_report
-from pipelines.shipped import find_sweep
-from pipelines.store import Store
-from pipelines.sweep import load_sweep
+from mulosd.families import card as families
+from pipelines.compare.report import track, write_report
+from pipelines.host.provenance import machine
+from pipelines.plan.shipped import find_sweep
+from pipelines.plan.sweep import load_sweep
+from pipelines.run.driver import Progress, run_sweep
+from pipelines.store.layout import Store
 
 NOTES = "MULOSD_SHARE_NOTES"  # environment variable: a folder with one file of seconds per process
 

@@ -26,18 +26,18 @@ from bench.gpu_report import EAGER, STATIC, markdown, summarise
 from bench.static_ar import StaticAR
 from mulosd.decoding.job import Job
 from mulosd.decoding.registry import decode
-from mulosd.decoding.sampling import Sampler
 from mulosd.decoding.verify import nearest_codes
+from mulosd.files.publish import publish_bytes, publish_json
 from mulosd.methods import AR, MuLoSD, SamplerKnobs, ZipAR
 from mulosd.models.conditioning import Condition
 from mulosd.models.image_gpt import ImageGPT, llamagen_t2i
-from mulosd.models.target import DTYPES
 from mulosd.models.transformer import GPTConfig
 from mulosd.models.vq import VQConfig, VQModel
-from mulosd.stage.publish import publish_bytes, publish_json
+from mulosd.sampling.filters import Sampler
+from mulosd.targets.target import DTYPES
 from mulosd.upsample import build_upsampler
-from pipelines.forward_time import forward_times
-from pipelines.provenance import provenance
+from pipelines.host.provenance import provenance
+from pipelines.latency.forward_time import forward_times
 from tests.parity.fixtures import agrees, all_visible, condition_of, load, load_ar_dtok, load_gpt
 from tests.parity.runs import run
 

@@ -11,10 +11,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from mulosd.decoding import sampling
-from mulosd.decoding.sampling import Sampler
 from mulosd.models.conditioning import Condition
 from mulosd.models.image_gpt import ImageGPT
+from mulosd.sampling import filters as sampling
+from mulosd.sampling.filters import Sampler
 
 SPANS = 8
 WARMUP_STEPS = 3  # on a side stream, as a capture needs

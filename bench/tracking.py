@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from dashboards.rows import CellRow
-from pipelines.provenance import processor_name
-from pipelines.track import SweepMeta, track_sweep
+from pipelines.host.provenance import processor_name
+from pipelines.tracking.track import SweepMeta, track_sweep
 
 SWEEP_KEY = "bench"
 DATASET = {"name": "scenes/val", "digest": "0123456789abcdef", "source": {"name": "scenes"}, "num_prompts": 48}

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw
 
 from dashboards.drawing import INK, MUTED, PAPER, RULE, STATUS_COLOURS, font, wrap
 from mulosd.errors import DataError
-from mulosd.stage.publish import publish_bytes
+from mulosd.files.publish import publish_bytes
 from mulosd.types import STATUS_ACCEPTED, STATUS_EXPANDED
 
 MARGIN = 16

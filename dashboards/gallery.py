@@ -24,7 +24,7 @@ from dashboards.drawing import (
 )
 from dashboards.rows import Picture
 from mulosd.errors import DataError
-from mulosd.stage.publish import publish_bytes
+from mulosd.files.publish import publish_bytes
 from mulosd.types import STATUS_ACCEPTED, STATUS_SAMPLED
 
 MARGIN = 28

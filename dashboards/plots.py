@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dashboards.table import CONTROLS, Column, Estimate, Table, TableRow
 from mulosd.errors import DataError
-from mulosd.stage.publish import publish_bytes
+from mulosd.files.publish import publish_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

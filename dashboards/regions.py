@@ -15,7 +15,7 @@ import numpy.typing as npt
 from dashboards.drawing import STATUS_COLOURS
 from dashboards.table import Estimate
 from mulosd.errors import DataError
-from mulosd.stage.publish import publish_bytes
+from mulosd.files.publish import publish_bytes
 from mulosd.types import STATUS_EXPANDED, STATUS_REJECTED
 
 if TYPE_CHECKING:

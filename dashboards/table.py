@@ -1,6 +1,6 @@
 """The results table of a sweep: one object, rendered as Markdown, CSV or LaTeX by `dashboards.render`.
 
-In: rows of finished cells and, per cell, the comparisons that `pipelines.compare` worked out. This module
+In: rows of finished cells and, per cell, the comparisons that `pipelines.compare.compare` worked out. This module
 arranges plain numbers: it knows no statistics and no store. A number that could not be worked out stays
 None with its reason, which becomes a footnote; it is never 0 and never dropped.
 """

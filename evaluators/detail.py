@@ -12,7 +12,7 @@ from evaluators.geneval.rules import Thresholds, select_instances
 from evaluators.geneval.types import Detection, Image, PatternDetector
 from evaluators.images import MissingImage, row_image, row_metadata
 from evaluators.state import Record, SampleState, state_of
-from evaluators.statistics import bootstrap_proportion, describe_bootstrap
+from evaluators.statistics.intervals import bootstrap_proportion, describe_bootstrap
 from evaluators.types import Metric, Row
 
 

@@ -68,7 +68,7 @@ def build_features(
     *, reference: Any, reference_identity: Any = None, network: Any = None, device: str = "cpu"
 ) -> Evaluator:
     """The features that the three evaluators below share; without a network EfficientNet-Lite0 on `device`."""
-    from evaluators.feature_sets import FeatureEvaluator
+    from evaluators.features.base import FeatureEvaluator
 
     return FeatureEvaluator(_network(network, device), reference=reference, reference_identity=reference_identity)
 
@@ -77,7 +77,7 @@ def build_frechet(
     *, reference: Any, reference_identity: Any = None, network: Any = None, device: str = "cpu"
 ) -> Evaluator:
     """The Fréchet distance of the features."""
-    from evaluators.frechet import FrechetEvaluator
+    from evaluators.features.frechet import FrechetEvaluator
 
     return FrechetEvaluator(_network(network, device), reference=reference, reference_identity=reference_identity)
 
@@ -93,7 +93,7 @@ def build_kid(
     seed: int = 0,
 ) -> Evaluator:
     """KID of the features over `subsets` subsets of `subset_size` (upstream: 1,000), and over all pairs."""
-    from evaluators.kid import KidEvaluator
+    from evaluators.features.kid import KidEvaluator
 
     return KidEvaluator(
         _network(network, device),
@@ -115,7 +115,7 @@ def build_precision_recall(
     boundary: Any = "closed",
 ) -> Evaluator:
     """Improved precision and recall of the features."""
-    from evaluators.precision_recall import PrecisionRecallEvaluator
+    from evaluators.features.precision_recall import PrecisionRecallEvaluator
 
     return PrecisionRecallEvaluator(
         _network(network, device),
@@ -154,6 +154,6 @@ def _scenes_detector() -> Any:
 def _network(network: Any, device: str) -> Any:
     if network is not None:
         return network
-    from evaluators.features import EffNetLite0Network
+    from evaluators.features.effnet import EffNetLite0Network
 
     return EffNetLite0Network(device=device)

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any, Literal
 
 from evaluators.state import Record, SampleState, state_of
-from evaluators.statistics import bootstrap_mean, describe_bootstrap, ratio_of_totals
+from evaluators.statistics.intervals import bootstrap_mean, describe_bootstrap, ratio_of_totals
 from evaluators.types import Metric, Row
 from mulosd.errors import DataError
 from mulosd.types import COUNTERS

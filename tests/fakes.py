@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from evaluators.types import Metric
+from mulosd.files.publish import canonical_json
 from mulosd.methods import SamplerKnobs
-from mulosd.stage.publish import canonical_json
 from mulosd.types import Decoded, DecodeStats, Prompt
-from pipelines.sweep import Sweep, parse_sweep
+from pipelines.plan.sweep import Sweep, parse_sweep
 
 GRID = (4, 4)
 STAGED = {"fake-t5": "t5", "fake-llm": "tar-llm"}  # targets with an encoder of their own -> its architecture
@@ -118,7 +118,7 @@ class FakeEncoder:
         import torch
 
         from mulosd.models.conditioning import Condition
-        from mulosd.models.text import Encoded
+        from mulosd.text import Encoded
 
         for prompt in prompts:
             if prompt in _lines(FAIL_FILE):

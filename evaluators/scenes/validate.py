@@ -11,7 +11,7 @@ from typing import Any
 from evaluators.geneval.rules import judge, select_instances
 from evaluators.geneval.types import Detection, Image, PatternDetector
 from evaluators.scenes.detector import ScenesDetector
-from evaluators.statistics import wilson_interval
+from evaluators.statistics.intervals import wilson_interval
 from mulosd.scenes import vocabulary as voc
 
 

@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mulosd.decoding import sampling
-from mulosd.decoding.sampling import Sampler
 from mulosd.models.conditioning import Condition, Prefix
 from mulosd.models.kv_cache import KVCache
 from mulosd.models.transformer import GPTConfig
+from mulosd.sampling import filters as sampling
+from mulosd.sampling.filters import Sampler
 from mulosd.types import DecodeStats
 
 Ints = npt.NDArray[np.int64]

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from mulosd.decoding.engine import Engine, ImageModel, Ints
-from mulosd.decoding.sampling import Sampler
 from mulosd.models.conditioning import Condition
+from mulosd.sampling.filters import Sampler
 from mulosd.types import STATUS_SAMPLED, DecodeStats
 from mulosd.upsample import Upsampler
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mulosd.decoding.verify import nearest_codes
 from mulosd.errors import EnvironmentProblem
-from mulosd.stage.publish import publish_bytes
+from mulosd.files.publish import publish_bytes
 
 LOG = logging.getLogger(__name__)
 WIDTH = 1024  # the largest pool of the paper's ablation (decoding.md 1.5)

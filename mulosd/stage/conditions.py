@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mulosd.errors import DataError
+from mulosd.files.publish import canonical_json, publish_bytes, sha256_hex
 from mulosd.stage.manifest import MANIFEST, FileEntry, read_manifest
-from mulosd.stage.publish import canonical_json, publish_bytes, sha256_hex
 from mulosd.stage.read import read_bytes
 
 SCHEMA = pa.schema(

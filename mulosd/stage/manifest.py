@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mulosd.errors import DataError
-from mulosd.stage.publish import publish_json, read_json
+from mulosd.files.publish import publish_json, read_json
 
 SCHEMA_VERSION = 2
 KEY_SCHEMA = 1  # what cell keys hash of it: a run continues cells of this version and of later ones

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mulosd.errors import DataError
+from mulosd.files.publish import publish_json, read_json
 from mulosd.stage.conditions import condition_entries, condition_problems
 from mulosd.stage.manifest import MANIFEST, read_manifest, write_manifest
-from mulosd.stage.publish import publish_json, read_json
 from mulosd.stage.read import read_bytes
 from mulosd.stage.verify import Problem, check_proof, verify_cell
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mulosd.errors import DataError
+from mulosd.files.publish import read_json, sha256_hex
 from mulosd.stage.conditions import condition_problems
 from mulosd.stage.manifest import MANIFEST, FileEntry, read_manifest
-from mulosd.stage.publish import read_json, sha256_hex
 from mulosd.stage.read import columns_of, image_array, proof_of, read_bytes, read_table, rows_of
 from mulosd.stage.schema import pixel_digest, rows_digest
 

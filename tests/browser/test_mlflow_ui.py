@@ -13,10 +13,10 @@ from urllib.parse import quote
 
 import pytest
 
-from pipelines.driver import run_sweep
-from pipelines.report import track, write_report
-from pipelines.store import Store
-from pipelines.tracking_uri import default_uri
+from pipelines.compare.report import track, write_report
+from pipelines.run.driver import run_sweep
+from pipelines.store.layout import Store
+from pipelines.tracking.tracking_uri import default_uri
 from tests import fakes
 
 pytestmark = pytest.mark.browser
@@ -37,7 +37,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """The toy sweep, reported and logged."""
     root = tmp_path_factory.mktemp("ui") / "store"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipelines.plan.load_prompt_set", lambda spec: (fakes.prompts(), "toy-prompts-1"))
+        patch.setattr("pipelines.plan.build.load_prompt_set", lambda spec: (fakes.prompts(), "toy-prompts-1"))
         run_sweep(fakes.toy_sweep(), out=root)
     opened = Store.existing(root)
     write_report(opened)

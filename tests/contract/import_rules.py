@@ -17,7 +17,7 @@ PROJECT = ("mulosd", "evaluators", "dashboards", "pipelines", "tests", "bench")
 ALLOWED = {
     "mulosd": ("mulosd",),
     "evaluators": ("evaluators", "mulosd.types", "mulosd.errors", "mulosd.stage.read", "mulosd.scenes.vocabulary"),
-    "dashboards": ("dashboards", "mulosd.types", "mulosd.errors", "mulosd.stage.publish"),
+    "dashboards": ("dashboards", "mulosd.types", "mulosd.errors", "mulosd.files.publish"),
     "pipelines": ("pipelines", "dashboards", "evaluators", "mulosd"),
 }
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dashboards.card import card_markdown
-from mulosd.models.families import family_folder, read_family
+from mulosd.families.card import family_folder, read_family
 
 PAGE = Path(__file__).parents[2] / "docs" / "tiny.md"
 

@@ -21,7 +21,7 @@ def loaded_by(code: str) -> list[str]:
 
 
 HELP = """
-from pipelines.cli import cli
+from pipelines.cli.main import cli
 try:
     cli(["--help"])
 except SystemExit as stop:
@@ -33,7 +33,7 @@ except SystemExit as stop:
     "code",
     [
         "import mulosd, mulosd.types, mulosd.methods, mulosd.errors",
-        "import pipelines.plan, pipelines.sweep",
+        "import pipelines.plan.build, pipelines.plan.sweep",
         "import dashboards.table, dashboards.render",
         "import evaluators.types",
         HELP,

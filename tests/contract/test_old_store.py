@@ -11,12 +11,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.driver import run_sweep
-from pipelines.plan import build_plan
-from pipelines.report import read_results, write_report
-from pipelines.rows_json import decode
-from pipelines.store import Store
-from pipelines.sweep import load_sweep
+from pipelines.compare.cell_rows import decode
+from pipelines.compare.report import read_results, write_report
+from pipelines.plan.build import build_plan
+from pipelines.plan.sweep import load_sweep
+from pipelines.run.driver import run_sweep
+from pipelines.store.layout import Store
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 SWEEP = FIXTURES / "old_store.yaml"

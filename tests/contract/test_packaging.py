@@ -76,7 +76,7 @@ def test_wheel_holds_sweeps_assets_and_licence(wheel: set[str]) -> None:
     assets = {p.relative_to(ROOT).as_posix() for p in (ROOT / "mulosd" / "assets").rglob("*") if p.is_file()}
     assert sweeps | assets <= wheel
     assert any(name.endswith("licenses/LICENSE") for name in wheel)
-    assert "pipelines/cli.py" in wheel
+    assert "pipelines/cli/main.py" in wheel
 
 
 def test_wheel_holds_nothing_else(wheel: set[str]) -> None:

@@ -7,9 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from mulosd.errors import ConfigError
-from pipelines.cli import cli
-from pipelines.plan import Plan, build_plan
-from pipelines.sweep import load_sweep
+from pipelines.cli.main import cli
+from pipelines.plan.build import Plan, build_plan
+from pipelines.plan.sweep import load_sweep
 from tests.table1 import RUNNABLE, WAITING
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.gpu
 def test_noise_is_the_same_on_both_devices() -> None:
     import torch
 
-    from mulosd.decoding.noise import uniform
+    from mulosd.sampling.noise import uniform
 
     seeds, positions = torch.tensor([0, 2**62 + 5, -7]), torch.arange(12).reshape(3, 4)
     here = uniform(seeds, positions, 1000, stream="target", grid=16)
@@ -21,8 +21,8 @@ def test_noise_is_the_same_on_both_devices() -> None:
 
 def test_rejecting_everything_is_ar_on_the_device() -> None:
     """float64, so that the rounding of differently shaped calls cannot turn a draw."""
+    from mulosd.families.card import load_target
     from mulosd.methods import build_method
-    from mulosd.models.families import load_target
 
     target = load_target("tiny-mid", device="cuda", dtype="float64")
     prompts, seeds = ["a photo of a striped red circle", "a photo of two squares"], [1, 2]

@@ -6,10 +6,10 @@ from torch import Tensor
 
 from mulosd.decoding.job import Job
 from mulosd.decoding.registry import decode
-from mulosd.decoding.sampling import Sampler
 from mulosd.methods import AR, SamplerKnobs, ZipAR
 from mulosd.models.ar_dtok import ARDTok, NullPrefix
 from mulosd.models.conditioning import Condition, Prefix
+from mulosd.sampling.filters import Sampler
 from tests.parity.fixtures import agrees, all_visible, load, load_ar_dtok
 from tests.parity.runs import feed, prefill, run, start
 

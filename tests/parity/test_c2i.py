@@ -7,10 +7,10 @@ from torch import Tensor
 
 from mulosd.decoding.job import Job
 from mulosd.decoding.registry import decode
-from mulosd.decoding.sampling import Sampler, guide
 from mulosd.decoding.verify import nearest_codes
 from mulosd.methods import AR, MuLoSD, SamplerKnobs, ZipAR
 from mulosd.models.conditioning import ClassEmbedder
+from mulosd.sampling.filters import Sampler, guide
 from tests.parity.fixtures import agrees, all_visible, load, load_gpt
 from tests.parity.runs import run
 

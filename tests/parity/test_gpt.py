@@ -11,12 +11,12 @@ from torch import Tensor
 
 from mulosd.decoding.job import Job
 from mulosd.decoding.registry import decode
-from mulosd.decoding.sampling import Sampler, guide
 from mulosd.methods import AR, SamplerKnobs, ZipAR
 from mulosd.models import kv_cache, transformer
 from mulosd.models.conditioning import CaptionEmbedder, Condition, Prefix
 from mulosd.models.image_gpt import ImageGPT
 from mulosd.models.kv_cache import VIRTUAL_KEYS, KVCache
+from mulosd.sampling.filters import Sampler, guide
 from tests.parity.fixtures import Fixture, agrees, condition_of, load, load_gpt
 from tests.parity.runs import feed, prefill, run, start
 

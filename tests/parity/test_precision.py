@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mulosd.decoding.sampling import guide
+from mulosd.sampling.filters import guide
 from tests.parity.fixtures import all_visible, condition_of, load, load_ar_dtok, load_gpt
 from tests.parity.runs import Model, run
 

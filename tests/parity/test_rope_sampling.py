@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from mulosd.decoding import sampling
-from mulosd.decoding.sampling import Sampler
 from mulosd.models.transformer import GPTConfig, apply_rope, rope_table
+from mulosd.sampling import filters as sampling
+from mulosd.sampling.filters import Sampler
 from tests.parity.fixtures import agrees, load
 
 ROPE = load("rope2d").tensors

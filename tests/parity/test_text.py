@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from mulosd.models.text.caption_clean import clean, clean_once
-from mulosd.models.text.t5 import left_padded
+from mulosd.text.caption_clean import clean, clean_once
+from mulosd.text.t5 import left_padded
 from tests.parity.fixtures import FOLDER, Fixture, agrees, load
 
 CASES = json.loads((FOLDER / "caption_clean.json").read_text(encoding="utf-8"))["cases"]

@@ -7,7 +7,7 @@ from tests import fakes
 
 @pytest.fixture(autouse=True)
 def toy_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipelines.plan.load_prompt_set", lambda spec: (fakes.prompts(), "toy-prompts-1"))
+    monkeypatch.setattr("pipelines.plan.build.load_prompt_set", lambda spec: (fakes.prompts(), "toy-prompts-1"))
 
 
 @pytest.fixture(autouse=True)

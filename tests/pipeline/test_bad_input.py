@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from pipelines.cli import main
+from pipelines.cli.main import main
 from tests import fabricated
 
 KNOBS: list[tuple[str, dict[str, Any], str]] = [
@@ -47,7 +47,7 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("MULOSD_WEIGHTS", "")
-    monkeypatch.setattr("mulosd.models.loading.load", loaded)
+    monkeypatch.setattr("mulosd.targets.loading.load", loaded)
 
 
 @pytest.fixture

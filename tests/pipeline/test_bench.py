@@ -9,12 +9,12 @@ import pytest
 from mulosd.errors import ConfigError
 from mulosd.stage.read import read_table
 from mulosd.types import Decoded
-from pipelines.bench import PHASES, bench_calls, run_bench, summarise
-from pipelines.bench_table import bench_lines
-from pipelines.driver import run_sweep
-from pipelines.plan import build_plan
-from pipelines.results import collect
-from pipelines.sweep import BenchSpec, Sweep
+from pipelines.latency.bench import PHASES, bench_calls, run_bench, summarise
+from pipelines.latency.bench_table import bench_lines
+from pipelines.plan.build import build_plan
+from pipelines.plan.sweep import BenchSpec, Sweep
+from pipelines.run.driver import run_sweep
+from pipelines.store.results import collect
 from tests import fakes
 from tests.fakes import toy_sweep
 

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from bench import gpu, gpu_report
 from bench.static_ar import StaticAR
 from mulosd.decoding.registry import decode
-from mulosd.decoding.sampling import Sampler
+from mulosd.files.publish import read_json
 from mulosd.methods import AR
-from mulosd.stage.publish import read_json
+from mulosd.sampling.filters import Sampler
 
 SETUP = gpu.Setup(gpu.SIZES["tiny"], "cpu", torch.float64, 1)
 

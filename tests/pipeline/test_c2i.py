@@ -9,9 +9,9 @@ from click.testing import CliRunner, Result
 from PIL import Image
 
 from mulosd.errors import ConfigError
+from mulosd.families.card import load_card, read_card, released_families
 from mulosd.models.architectures import build_part
-from mulosd.models.families import load_card, read_card, released_families
-from pipelines.cli import cli
+from pipelines.cli.main import cli
 from tests import fabricated
 
 
@@ -78,7 +78,7 @@ def test_a_sweep_over_classes(weights: Path, tmp_path: Path) -> None:
 def test_a_prompt_that_names_no_class_is_refused_before_weights_load(
     prompt: str, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipelines.single.load_target", None)
+    monkeypatch.setattr("pipelines.cli.single.load_target", None)
     words = ["--target", "toyclass-16", "--method", "ar", "--prompt", prompt, "--out", str(tmp_path / "x.png")]
     for done in (
         mulosd(weights, "generate", *words),

@@ -12,14 +12,14 @@ from mulosd.stage.conditions import condition_entries, read_conditions
 from mulosd.stage.prune import Removable
 from mulosd.stage.read import iter_cell, read_table
 from mulosd.stage.verify import verify_store
-from pipelines import driver
-from pipelines.bench import run_bench
-from pipelines.conditions import EncodeTask, encode_chunk
-from pipelines.decode import TargetSpec
-from pipelines.driver import RunFailed, run_sweep
-from pipelines.plan import build_plan
-from pipelines.store import Store
-from pipelines.upkeep import prune_store, repair_store
+from pipelines.latency.bench import run_bench
+from pipelines.plan.build import build_plan
+from pipelines.run import driver
+from pipelines.run.driver import RunFailed, run_sweep
+from pipelines.store.layout import Store
+from pipelines.store.upkeep import prune_store, repair_store
+from pipelines.work.conditions import EncodeTask, encode_chunk
+from pipelines.work.decode import TargetSpec
 from tests import fakes
 from tests.fakes import toy_sweep
 
@@ -112,7 +112,7 @@ def test_stopped_between_publishing_and_recording(
 ) -> None:
     out = tmp_path / "store"
     with monkeypatch.context() as patch:
-        patch.setattr("pipelines.conditions.write_manifest", None)
+        patch.setattr("pipelines.work.conditions.write_manifest", None)
         with pytest.raises(TypeError):
             run_sweep(toy_sweep(target="fake-t5"), out=out)
     assert [path.name for path in folder_of(out).glob("*.parquet")] == ["chunk-00000.parquet"]
@@ -183,7 +183,7 @@ def test_a_bench_encodes_before_it_times(
         seen.append(encoded().total())
         yield
 
-    monkeypatch.setattr("pipelines.bench.timing", timing)
+    monkeypatch.setattr("pipelines.latency.bench.timing", timing)
     sweep = toy_sweep(
         target="fake-t5", methods=[{"method": "ar"}, {"method": "mulosd"}], bench={"prompts": 3, "warmup": 1}
     )

@@ -10,10 +10,10 @@ import torch
 from click.testing import CliRunner, Result
 from PIL import Image
 
+from mulosd.families.card import load_target
 from mulosd.models.conditioning import Condition
-from mulosd.models.families import load_target
-from mulosd.models.target import Target
-from pipelines.cli import cli
+from mulosd.targets.target import Target
+from pipelines.cli.main import cli
 from tests import fabricated
 
 PARTS = {"vq": "vq.pt", "model-8": "stage1.pt", "model-16": "stage2.pt"}
@@ -118,7 +118,7 @@ def test_doctor_decodes_a_token(weights: Path) -> None:
 
 
 def test_doctor_loads_nothing_that_does_not_fit(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipelines.doctor._free", lambda device: ("a small machine", 2**16))
+    monkeypatch.setattr("pipelines.cli.doctor._free", lambda device: ("a small machine", 2**16))
     done = mulosd(weights, "doctor", "toygen-16")
     assert "!!  cpu              a small machine, 0.0 GiB free, 0.0 GiB needed; free some or use a" in done.output
     assert "one token" not in done.output

@@ -12,8 +12,8 @@ import pytest
 from mulosd.errors import DataError
 from mulosd.stage.read import read_rows
 from mulosd.types import Decoded
-from pipelines.decode import DecodeTask, TargetSpec, decode_chunk, fail_chunk, is_out_of_memory
-from pipelines.plan import build_plan
+from pipelines.plan.build import build_plan
+from pipelines.work.decode import DecodeTask, TargetSpec, decode_chunk, fail_chunk, is_out_of_memory
 from tests.fakes import FakeTarget, toy_sweep
 
 

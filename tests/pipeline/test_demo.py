@@ -10,9 +10,9 @@ import pytest
 
 from mulosd.methods import SamplerKnobs, build_method
 from mulosd.types import Decoded
-from pipelines import demo
-from pipelines.single import parse_knobs
-from pipelines.track import SweepMeta, Tracked
+from pipelines.cli import demo
+from pipelines.cli.single import parse_knobs
+from pipelines.tracking.track import SweepMeta, Tracked
 from tests.fakes import FakeCard, FakeTarget, toy_sweep
 
 
@@ -45,11 +45,11 @@ def tracked(monkeypatch: pytest.MonkeyPatch) -> list[SweepMeta]:
         seen.append(meta)
         return Tracked("uri", "run", len(rows), 0)
 
-    monkeypatch.setattr("pipelines.track.track_sweep", keep)
+    monkeypatch.setattr("pipelines.tracking.track.track_sweep", keep)
     monkeypatch.setattr(demo, "find_sweep", lambda name: Path(name))
     monkeypatch.setattr(demo, "load_sweep", lambda path: toy_sweep(bench={"prompts": 2, "warmup": 1}))
-    monkeypatch.setattr("pipelines.single.resolve", resolve_fake)
-    monkeypatch.setattr("pipelines.single.load_target", lambda target, **_: AnimatedTarget(target))
+    monkeypatch.setattr("pipelines.cli.single.resolve", resolve_fake)
+    monkeypatch.setattr("pipelines.cli.single.load_target", lambda target, **_: AnimatedTarget(target))
     return seen
 
 
@@ -73,7 +73,7 @@ def test_demo_shows_everything_and_repeats_from_cache(tmp_path: Path, tracked: l
 
 def test_committed_tables_are_shown(tmp_path: Path, tracked: list[SweepMeta], monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tiny-high.md").write_text("# A larger run\n\nProse.\n\n| larger run |\n|:--|\n\n| a later table |\n")
-    monkeypatch.setattr("pipelines.shipped.RESULTS", tmp_path)
+    monkeypatch.setattr("pipelines.plan.shipped.RESULTS", tmp_path)
     said: list[str] = []
     demo.run_demo(tmp_path / "store", executor="inprocess", echo=said.append)
     assert any("A larger run (docs/results/tiny-high.md)" in line for line in said)

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from mulosd.errors import ConfigError, DataError, EnvironmentProblem, UserError
+from mulosd.files.publish import publish_json, read_json
 from mulosd.stage.manifest import chunk_path, read_manifest
-from mulosd.stage.publish import publish_json, read_json
 from mulosd.stage.read import iter_cell
 from mulosd.stage.verify import verify_store
-from pipelines import driver
-from pipelines.driver import Progress, RunFailed, run_sweep
-from pipelines.executor import InProcessExecutor, Outcome
-from pipelines.plan import build_plan
-from pipelines.results import collect, pictures
-from pipelines.store import Store
+from pipelines.executors.local import InProcessExecutor, Outcome
+from pipelines.plan.build import build_plan
+from pipelines.run import driver
+from pipelines.run.driver import Progress, RunFailed, run_sweep
+from pipelines.store.layout import Store
+from pipelines.store.results import collect, pictures
 from tests import fakes
 from tests.fakes import toy_sweep
 
@@ -119,7 +119,7 @@ class StopAfter(InProcessExecutor):
 
 def test_a_stopped_run_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("pipelines.executor.InProcessExecutor", StopAfter)
+        patch.setattr("pipelines.executors.local.InProcessExecutor", StopAfter)
         with pytest.raises(KeyboardInterrupt):
             run_sweep(toy_sweep(), out=tmp_path / "stopped")
     assert [p for p in verify_store(tmp_path / "stopped") if "is not in the manifest" in str(p)]

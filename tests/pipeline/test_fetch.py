@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
+from mulosd.convert.fetch import Fetched, fetch
 from mulosd.errors import ConfigError, DataError, EnvironmentProblem
-from pipelines.fetch import Fetched, fetch
 
 COMMIT = "a" * 40
 FILES = {

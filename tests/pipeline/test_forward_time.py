@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipelines.forward_time import ROUNDS, WARMUP_ROUNDS, forward_times, sizes
+from pipelines.latency.forward_time import ROUNDS, WARMUP_ROUNDS, forward_times, sizes
 from tests.fakes import FakeModel
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from mulosd.errors import EnvironmentProblem
-from pipelines import lease
-from pipelines.lease import Locked, hold
+from pipelines.store import lease
+from pipelines.store.lease import Locked, hold
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from pipelines.lease import hold
+from pipelines.store.lease import hold
 with hold(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

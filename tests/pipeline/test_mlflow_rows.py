@@ -15,13 +15,13 @@ from dashboards.render import WRITERS, render
 from dashboards.rows import CellRow
 from evaluators.types import Metric
 from mulosd.errors import DataError, EnvironmentProblem, UserError
-from pipelines.cli import cli
-from pipelines.driver import run_sweep
-from pipelines.mlflow_rows import results_from_mlflow
-from pipelines.report import read_results, results_table, track, write_report
-from pipelines.rows_json import FILE_NAME, SweepResults, decode, encode
-from pipelines.store import Store
-from pipelines.tracking_uri import default_uri
+from pipelines.cli.main import cli
+from pipelines.compare.cell_rows import FILE_NAME, SweepResults, decode, encode
+from pipelines.compare.report import read_results, results_table, track, write_report
+from pipelines.run.driver import run_sweep
+from pipelines.store.layout import Store
+from pipelines.tracking.mlflow_rows import results_from_mlflow
+from pipelines.tracking.tracking_uri import default_uri
 from tests import fakes
 from tests.fakes import toy_sweep
 
@@ -47,7 +47,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Two logged sweeps of one store."""
     folder = tmp_path_factory.mktemp("logged") / "store"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipelines.plan.load_prompt_set", lambda spec: (fakes.prompts(), "toy-prompts-1"))
+        patch.setattr("pipelines.plan.build.load_prompt_set", lambda spec: (fakes.prompts(), "toy-prompts-1"))
         patch.setattr(fakes.MeanEvaluator, "finalize", with_companions(fakes.MeanEvaluator.finalize))
         for sweep in (toy_sweep(), toy_sweep(name="second", methods=[{"method": "ar"}, {"method": "draft-only"}])):
             report = run_sweep(sweep, out=folder)
@@ -114,10 +114,10 @@ def test_unknown_sweeps_and_servers(logged: Store) -> None:
 
 def test_numbers_that_do_not_agree_are_refused(logged: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     uri, key = default_uri(logged.root), logged.sweep_keys()[-1]
-    monkeypatch.setattr("pipelines.mlflow_rows.metric_values", lambda row: {"mean": 0.25})
+    monkeypatch.setattr("pipelines.tracking.mlflow_rows.metric_values", lambda row: {"mean": 0.25})
     with pytest.raises(DataError, match=r"mean of ar is .* in its run and 0.25"):
         results_from_mlflow(uri, key)
-    monkeypatch.setattr("pipelines.mlflow_rows._cells", lambda *_: {})
+    monkeypatch.setattr("pipelines.tracking.mlflow_rows._cells", lambda *_: {})
     with pytest.raises(DataError, match="has no run"):
         results_from_mlflow(uri, key)
 

@@ -13,12 +13,12 @@ from PIL import Image
 from dashboards.pair import PairMetric
 from evaluators.geneval import TASKS
 from mulosd.errors import ConfigError, DataError, UserError
-from pipelines import pair_sides
-from pipelines.cli import cli
-from pipelines.driver import run_sweep
-from pipelines.pair_sides import Side, find_sides, matched
-from pipelines.pairwise import compare_pair, settings_of, write_pair
-from pipelines.plan import build_plan
+from pipelines.cli.main import cli
+from pipelines.compare import pair_inputs as pair_sides
+from pipelines.compare.pair_inputs import Side, find_sides, matched
+from pipelines.compare.pairwise import compare_pair, settings_of, write_pair
+from pipelines.plan.build import build_plan
+from pipelines.run.driver import run_sweep
 from tests import fakes
 from tests.fakes import toy_sweep
 
@@ -30,7 +30,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two sweeps: toy (ar and two MuLo-SD cells), and `other` with one of its cells and another seed of ar."""
     folder = tmp_path_factory.mktemp("pairs") / "store"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipelines.plan.load_prompt_set", lambda spec: (fakes.prompts(NUM), "toy-prompts-1"))
+        patch.setattr("pipelines.plan.build.load_prompt_set", lambda spec: (fakes.prompts(NUM), "toy-prompts-1"))
         run_sweep(toy_sweep(), out=folder)
         run_sweep(toy_sweep(name="other", methods=[{"method": "ar"}], base_seed=5), out=folder)
     return folder
@@ -39,7 +39,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def keys() -> list[str]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipelines.plan.load_prompt_set", lambda spec: (fakes.prompts(NUM), "toy-prompts-1"))
+        patch.setattr("pipelines.plan.build.load_prompt_set", lambda spec: (fakes.prompts(NUM), "toy-prompts-1"))
         return [cell.key for cell in build_plan(toy_sweep()).cells]
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from mulosd.errors import ConfigError
 from mulosd.methods import AR, MuLoSD
 from mulosd.types import Prompt
-from pipelines import plan as plans
-from pipelines.plan import Plan, build_plan, cell_config, cut_chunks, describe, key_of, sample_id_of, seed_of
+from pipelines.plan import build as plans
+from pipelines.plan.build import Plan, build_plan, cell_config, cut_chunks, describe, key_of, sample_id_of, seed_of
 from tests import fakes
 from tests.fakes import toy_sweep
 

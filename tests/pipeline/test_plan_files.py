@@ -7,11 +7,11 @@ import pytest
 
 from mulosd.errors import ConfigError, DataError, UserError
 from mulosd.methods import DraftOnly, MuLoSD, build_method
-from pipelines.bench import run_bench
-from pipelines.driver import run_sweep
-from pipelines.plan import Plan, build_plan, check_networks, pin_files
-from pipelines.submit import sweep_job
-from pipelines.sweep import load_sweep, parse_sweep
+from pipelines.cluster.submit import sweep_job
+from pipelines.latency.bench import run_bench
+from pipelines.plan.build import Plan, build_plan, check_networks, pin_files
+from pipelines.plan.sweep import load_sweep, parse_sweep
+from pipelines.run.driver import run_sweep
 from tests.fakes import SWEEP, toy_sweep
 
 

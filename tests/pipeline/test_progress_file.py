@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from pipelines import progress_file as module
-from pipelines.driver import Progress, RunFailed, run_sweep
-from pipelines.plan import build_plan
-from pipelines.progress_file import progress_file
+from pipelines.plan.build import build_plan
+from pipelines.run import progress_file as module
+from pipelines.run.driver import Progress, RunFailed, run_sweep
+from pipelines.run.progress_file import progress_file
 from tests import fakes
 from tests.fakes import toy_sweep
 

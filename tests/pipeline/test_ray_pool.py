@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from mulosd.errors import DataError, EnvironmentProblem
-from pipelines.decode import DecodeTask, TargetSpec
-from pipelines.plan import build_plan
-from pipelines.ray_executor import MAX_ATTEMPTS, RayExecutor
-from pipelines.ray_pool import Actor, Job, Waiting
+from pipelines.executors.ray_executor import MAX_ATTEMPTS, RayExecutor
+from pipelines.executors.ray_pool import Actor, Job, Waiting
+from pipelines.plan.build import build_plan
+from pipelines.work.decode import DecodeTask, TargetSpec
 from tests.fakes import toy_sweep
 
 A, B = (TargetSpec("tests.fakes:load_target", name, "cpu", "float32") for name in ("fake-a", "fake-b"))
@@ -195,7 +195,7 @@ def test_workers_that_never_start_end_the_run(executor: RayExecutor) -> None:
 
 
 def test_a_cluster_whose_devices_are_taken_ends_the_run(executor: RayExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipelines.ray_executor.START_S", -1.0)
+    monkeypatch.setattr("pipelines.executors.ray_executor.START_S", -1.0)
     executor._last_sign = time.monotonic()
     executor._actors = [actor(A)]
     executor._check_start()  # one works: the others may wait

@@ -11,12 +11,12 @@ from dashboards.regions import REGIONS, regions_markdown
 from mulosd.errors import DataError
 from mulosd.scenes.render import render
 from mulosd.scenes.world import Scene, SceneObject
-from pipelines.cli import cli
-from pipelines.driver import run_sweep
-from pipelines.regions import regions_of, sweep_regions
-from pipelines.results import collect
-from pipelines.store import Store
-from pipelines.sweep import parse_sweep
+from pipelines.cli.main import cli
+from pipelines.compare.regions import regions_of, sweep_regions
+from pipelines.plan.sweep import parse_sweep
+from pipelines.run.driver import run_sweep
+from pipelines.store.layout import Store
+from pipelines.store.results import collect
 from tests.fakes import toy_sweep
 
 OBJECT, EDGE, BACKGROUND = range(3)

@@ -13,10 +13,10 @@ import torch
 from click.testing import CliRunner
 from PIL import Image
 
-from mulosd.models import families
-from pipelines.cli import cli
+from mulosd.families import card as families
+from pipelines.cli.main import cli
 from tests import fabricated
-from tests.unit.models.text import folders
+from tests.unit.text import folders
 
 SMALL = {"dim": 32, "n_layers": 2, "n_heads": 2, "vocab_size": 48, "ffn_dim": 32}
 CONFIGS: dict[str, dict[str, Any]] = {  # architecture -> what of its configuration is smaller here

@@ -10,11 +10,11 @@ from PIL import Image
 
 from dashboards.render import render
 from mulosd.errors import DataError, UserError
-from pipelines.cli import cli
-from pipelines.driver import run_sweep
-from pipelines.progress import progress_bar
-from pipelines.report import sweep_table, write_report, write_sheet
-from pipelines.store import Store
+from pipelines.cli.bars import progress_bar
+from pipelines.cli.main import cli
+from pipelines.compare.report import sweep_table, write_report, write_sheet
+from pipelines.run.driver import run_sweep
+from pipelines.store.layout import Store
 from tests.fakes import toy_sweep
 
 

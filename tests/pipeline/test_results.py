@@ -7,10 +7,10 @@ import pytest
 
 from mulosd.errors import ConfigError, DataError
 from mulosd.types import COUNTERS
-from pipelines.driver import run_sweep
-from pipelines.plan import build_plan
-from pipelines.results import collect, pictures
-from pipelines.store import Store
+from pipelines.plan.build import build_plan
+from pipelines.run.driver import run_sweep
+from pipelines.store.layout import Store
+from pipelines.store.results import collect, pictures
 from tests import fakes
 from tests.fakes import toy_sweep
 

@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 
 from dashboards.table import COLUMNS
-from evaluators.features import EffNetLite0Network
+from evaluators.features.effnet import EffNetLite0Network
 from mulosd.prompts import load_prompts
 from mulosd.scenes.render import render
 from mulosd.scenes.world import scene_from_json
 from mulosd.stage.verify import verify_store
 from mulosd.types import Decoded, Prompt
-from pipelines.driver import Progress, run_sweep
-from pipelines.results import collect
-from pipelines.scorers import build_scorer
-from pipelines.sweep import REGISTRY, Sweep, parse_sweep
+from pipelines.plan.sweep import REGISTRY, Sweep, parse_sweep
+from pipelines.run.driver import Progress, run_sweep
+from pipelines.store.results import collect
+from pipelines.work.scorers import build_scorer
 from tests import fakes
 
 SIDE = 96
@@ -42,7 +42,7 @@ def draw_exactly(prompts: list[Prompt], monkeypatch: pytest.MonkeyPatch) -> None
             image.image = pictures[text]
         return images
 
-    monkeypatch.setattr("pipelines.plan.load_prompt_set", lambda spec: (prompts, "scenes"))
+    monkeypatch.setattr("pipelines.plan.build.load_prompt_set", lambda spec: (prompts, "scenes"))
     monkeypatch.setattr(fakes.FakeTarget, "decode", decode)
     monkeypatch.setattr(fakes, "load_card", lambda target: fakes.FakeCard(target, image_px=SIDE))
 

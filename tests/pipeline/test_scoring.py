@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from evaluators.state import SampleState
-from evaluators.statistics import paired_difference
+from evaluators.statistics.intervals import paired_difference
 from mulosd.errors import DataError
-from mulosd.stage.publish import sha256_hex
-from pipelines.driver import run_sweep
-from pipelines.evaluate import read_metrics
-from pipelines.plan import build_plan
-from pipelines.results import collect
-from pipelines.scoring import load_state
+from mulosd.files.publish import sha256_hex
+from pipelines.plan.build import build_plan
+from pipelines.run.driver import run_sweep
+from pipelines.run.score_jobs import read_metrics
+from pipelines.store.results import collect
+from pipelines.work.score import load_state
 from tests.fakes import toy_sweep
 
 

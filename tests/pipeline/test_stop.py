@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from mulosd.stage.verify import verify_store
-from pipelines.driver import run_sweep
-from pipelines.plan import build_plan
-from pipelines.signals import EXIT_CODE, stop_on_sigterm
+from pipelines.host.signals import EXIT_CODE, stop_on_sigterm
+from pipelines.plan.build import build_plan
+from pipelines.run.driver import run_sweep
 from tests import fakes
 from tests.fakes import toy_sweep
 

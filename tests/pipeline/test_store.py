@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mulosd.errors import DataError
-from pipelines.store import Store
+from pipelines.store.layout import Store
 
 
 def test_a_cell_has_one_writer(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from mulosd.errors import ConfigError
 from mulosd.methods import AR, MuLoSD
-from pipelines.sweep import BenchSpec, Sweep, apply_override, load_sweep, parse_override, parse_sweep
+from pipelines.plan.sweep import BenchSpec, Sweep, apply_override, load_sweep, parse_override, parse_sweep
 from tests.fakes import SWEEP, toy_sweep
 
 FAKES = {"families": "tests.fakes", "registry": "tests.fakes"}

@@ -9,10 +9,10 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from pipelines.cli import cli
+from pipelines.cli.main import cli
 from tests import fabricated
 from tests.table1 import RUNNABLE
-from tests.unit.models.text import folders
+from tests.unit.text import folders
 
 CODES = 128  # the files pool 100 of them
 

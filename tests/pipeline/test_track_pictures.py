@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from pipelines.driver import run_sweep
-from pipelines.results import collect
-from pipelines.store import Store
-from pipelines.sweep_facts import dataset_of, facts_of
-from pipelines.track import SweepMeta, contents_of
-from pipelines.track_pictures import grid_samples, image_key, write_pictures
+from pipelines.run.driver import run_sweep
+from pipelines.store.layout import Store
+from pipelines.store.results import collect
+from pipelines.tracking.sweep_facts import dataset_of, facts_of
+from pipelines.tracking.track import SweepMeta, contents_of
+from pipelines.tracking.track_pictures import grid_samples, image_key, write_pictures
 from tests.fakes import toy_sweep
 
 NAME = re.compile(r"(?P<key>.+)\+step\+0\+timestamp\+(?P<time>\d+)\+[0-9a-f-]{36}(\+compressed\.webp|\.png)")

@@ -8,11 +8,11 @@ from click.testing import CliRunner
 from mulosd.errors import ConfigError, DataError
 from mulosd.stage.manifest import chunk_path, read_manifest
 from mulosd.stage.verify import verify_store
-from pipelines.cli_stage import stage
-from pipelines.driver import run_sweep
-from pipelines.plan import build_plan
-from pipelines.store import Store
-from pipelines.upkeep import cell_keys, export_cells, prune_store, repair_store
+from pipelines.cli.stage import stage
+from pipelines.plan.build import build_plan
+from pipelines.run.driver import run_sweep
+from pipelines.store.layout import Store
+from pipelines.store.upkeep import cell_keys, export_cells, prune_store, repair_store
 from tests import fakes
 from tests.fakes import toy_sweep
 

@@ -19,7 +19,7 @@ STEERED = (fakes.FAIL_FILE, fakes.DIE_FILE, fakes.LOAD_FILE, fakes.ENCODE_FILE)
 
 @pytest.fixture(autouse=True)
 def toy_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipelines.plan.load_prompt_set", lambda spec: (fakes.prompts(), "toy-prompts-1"))
+    monkeypatch.setattr("pipelines.plan.build.load_prompt_set", lambda spec: (fakes.prompts(), "toy-prompts-1"))
 
 
 @pytest.fixture(scope="session")

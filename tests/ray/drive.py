@@ -9,7 +9,8 @@ import signal
 import sys
 from typing import Any
 
-from pipelines import driver, plan
+from pipelines.plan import build as plan
+from pipelines.run import driver
 from tests import fakes
 
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pipelines.driver import run_sweep
+from pipelines.run.driver import run_sweep
 from tests import fakes
 from tests.fakes import FakeTarget, load_card, target_ids
 
@@ -37,10 +37,10 @@ def main(out: str) -> None:
     import ray
     from ray.cluster_utils import Cluster
 
-    import pipelines.plan
-    from pipelines.sweep import parse_sweep
+    import pipelines.plan.build
+    from pipelines.plan.sweep import parse_sweep
 
-    pipelines.plan.load_prompt_set = lambda spec: (fakes.prompts(48), "toy-prompts-48")  # type: ignore[assignment]
+    pipelines.plan.build.load_prompt_set = lambda spec: (fakes.prompts(48), "toy-prompts-48")  # type: ignore[assignment]
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "num_gpus": 2, "include_dashboard": False})
     try:
         cluster.add_node(num_cpus=4, num_gpus=2)

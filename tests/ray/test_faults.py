@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from mulosd.stage.verify import verify_store
-from pipelines.driver import run_sweep
-from pipelines.plan import build_plan
-from pipelines.results import collect
+from pipelines.plan.build import build_plan
+from pipelines.run.driver import run_sweep
+from pipelines.store.results import collect
 from tests import fakes
 from tests.fakes import toy_sweep
 
@@ -44,7 +44,7 @@ def content(store: Path) -> dict[str, Any]:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     store = tmp_path_factory.mktemp("undisturbed")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipelines.plan.load_prompt_set", lambda spec: (fakes.prompts(), "toy-prompts-1"))
+        patch.setattr("pipelines.plan.build.load_prompt_set", lambda spec: (fakes.prompts(), "toy-prompts-1"))
         run_sweep(toy_sweep(), out=store)
         return content(store)
 

@@ -9,23 +9,23 @@ import pytest
 from click.testing import CliRunner
 
 from mulosd.errors import ConfigError
-from mulosd.stage.publish import read_json
+from mulosd.files.publish import read_json
 from mulosd.stage.verify import verify_store
-from pipelines.cli import cli
-from pipelines.submit import Job, exit_code, follow, stop, submit
-from pipelines.upload import examine
+from pipelines.cli.main import cli
+from pipelines.cluster.submit import Job, exit_code, follow, stop, submit
+from pipelines.cluster.upload import examine
 from tests.ray.job_head import ray_head
 
 pytestmark = pytest.mark.ray
 
 ROOT = Path(__file__).parents[2]
 DRIVER = """
-import pipelines.cli, pipelines.plan
+import pipelines.cli.main, pipelines.plan.build
 from tests import fakes
 
-pipelines.cli._load = lambda sweep, overrides: fakes.toy_sweep()
-pipelines.plan.load_prompt_set = lambda spec: (fakes.prompts(), "toy-prompts-1")
-pipelines.cli.main()
+pipelines.cli.main._load = lambda sweep, overrides: fakes.toy_sweep()
+pipelines.plan.build.load_prompt_set = lambda spec: (fakes.prompts(), "toy-prompts-1")
+pipelines.cli.main.main()
 """
 
 

@@ -9,8 +9,8 @@ import pytest
 from mulosd.errors import ConfigError, DataError, EnvironmentProblem
 from mulosd.stage.read import iter_cell
 from mulosd.stage.verify import verify_store
-from pipelines.driver import RunFailed, run_sweep
-from pipelines.results import collect
+from pipelines.run.driver import RunFailed, run_sweep
+from pipelines.store.results import collect
 from tests import fakes
 from tests.fakes import toy_sweep
 

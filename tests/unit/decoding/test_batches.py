@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mulosd.decoding.engine import Engine, Ints
-from mulosd.decoding.sampling import Sampler
 from mulosd.methods import AR, DraftOnly, MuLoSD, SamplerKnobs, ZipAR
+from mulosd.sampling.filters import Sampler
 from tests.unit.decoding import toys
 
 SETTINGS = settings(deadline=None, max_examples=30, derandomize=True, database=None)

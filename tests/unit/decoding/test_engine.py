@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from mulosd.decoding.engine import Engine, Queries
-from mulosd.decoding.sampling import Sampler, guide
 from mulosd.methods import AR
 from mulosd.models.image_gpt import ImageGPT
 from mulosd.models.kv_cache import KVCache
+from mulosd.sampling.filters import Sampler, guide
 from tests.unit.decoding import toys
 
 TOKENS = np.random.default_rng(0).integers(0, toys.CODES, (3, 64))

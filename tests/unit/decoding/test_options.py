@@ -9,9 +9,9 @@ import torch
 from mulosd.decoding import draft, mulosd, rejection, verify
 from mulosd.decoding.engine import Bools, Engine
 from mulosd.decoding.job import Job, Result
-from mulosd.decoding.sampling import Sampler
 from mulosd.methods import AR, DraftOnly, MuLoSD
 from mulosd.models.image_gpt import ImageGPT
+from mulosd.sampling.filters import Sampler
 from mulosd.types import STATUS_ACCEPTED, STATUS_EXPANDED, STATUS_REJECTED
 from tests.unit.decoding import toys
 from tests.unit.decoding.test_wavefront import num_forwards, simulate

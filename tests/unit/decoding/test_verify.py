@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mulosd.decoding import sampling, verify
+from mulosd.decoding import verify
 from mulosd.decoding.engine import Bools
-from mulosd.decoding.sampling import Sampler
 from mulosd.methods import AR, MuLoSD
+from mulosd.sampling import filters as sampling
+from mulosd.sampling.filters import Sampler
 from tests.unit.decoding import toys
 
 SETTINGS = settings(deadline=None, max_examples=60, derandomize=True, database=None)

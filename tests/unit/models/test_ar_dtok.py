@@ -11,11 +11,11 @@ from torch import Tensor
 from mulosd.decoding import verify
 from mulosd.decoding.job import Job
 from mulosd.decoding.registry import decode
-from mulosd.decoding.sampling import Sampler
 from mulosd.methods import AR, MuLoSD, SamplerKnobs, ZipAR
 from mulosd.models.ar_dtok import ARDTok
 from mulosd.models.conditioning import Condition
 from mulosd.models.transformer import GPTConfig, Transformer
+from mulosd.sampling.filters import Sampler
 from mulosd.upsample import build_upsampler
 from tests.parity.fixtures import all_visible
 from tests.unit.decoding import toys

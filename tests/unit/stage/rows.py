@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from mulosd.files.publish import publish_json
 from mulosd.stage.manifest import chunk_path, write_manifest
-from mulosd.stage.publish import publish_json
 from mulosd.stage.schema import StagedSample
 from mulosd.stage.write import sample_row, write_chunk
 from mulosd.types import COUNTERS, Decoded, DecodeStats

@@ -8,12 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from mulosd.errors import DataError
+from mulosd.files.publish import publish_bytes, publish_json, publish_over, read_json, sha256_hex
 from mulosd.stage import verify
 from mulosd.stage.export import check_export, export_dataset
 from mulosd.stage.manifest import chunk_path, read_manifest, write_manifest
 from mulosd.stage.migrate import version_of
 from mulosd.stage.prune import leftovers
-from mulosd.stage.publish import publish_bytes, publish_json, publish_over, read_json, sha256_hex
 from mulosd.stage.read import check_unique, iter_cell, read_rows
 from mulosd.stage.repair import repair_cell
 from mulosd.stage.schema import COLUMNS, arrow_schema, rows_digest

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from mulosd.errors import ConfigError, DataError, EnvironmentProblem
+from mulosd.files.publish import canonical_json, publish_bytes, publish_json, read_json
 from mulosd.stage import read, verify
 from mulosd.stage.manifest import chunk_path, read_manifest, write_manifest
-from mulosd.stage.publish import canonical_json, publish_bytes, publish_json, read_json
 from mulosd.stage.schema import COLUMNS, StagedSample
 from mulosd.stage.write import encode_png, sample_row, write_chunk, write_table
 from mulosd.types import COUNTERS, Decoded, DecodeStats

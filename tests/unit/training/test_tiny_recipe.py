@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 from mulosd.errors import ConfigError, DataError
-from mulosd.models import families
-from mulosd.models.families import load_card, load_target
+from mulosd.families import card as families
+from mulosd.families.card import load_card, load_target
 from mulosd.training import gpt, tiny
 from tests import tiny_family
 

@@ -15,15 +15,15 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 
 from mulosd.errors import ConfigError, EnvironmentProblem
-from mulosd.models.families import load_target
-from mulosd.models.latent_card import LatentCard
+from mulosd.families.card import load_target
+from mulosd.families.latent_card import LatentCard
 from mulosd.models.vq import VQModel
 from mulosd.scenes.world import sample_scenes
 from mulosd.training import tiny, upsampler, upsampler_losses
 from mulosd.training.upsampler import UpsamplerRecipe
 from mulosd.training.upsampler_losses import Perceptual, build_perceptual
 from mulosd.upsample.latent import LatentConfig, LatentNet
-from pipelines.cli_train import upsampler as command
+from pipelines.cli.train import upsampler as command
 from tests import tiny_family
 
 PLAIN = Perceptual(lambda made, true: (made - true).abs().mean(), {"trunk": "none"})
@@ -246,7 +246,7 @@ def test_the_real_lpips_is_selectable(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_command_trains_measures_and_continues(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipelines import upsampler_quality
+    from pipelines.card import upsampler_quality
 
     monkeypatch.setattr(upsampler_quality, "COUNT", 6)
     arguments = ["--family-folder", str(folder), "--ratio", "4", "--loss", "pixel", "--out", str(tmp_path), "--quiet"]

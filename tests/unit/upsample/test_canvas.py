@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from mulosd.models.families import family_folder, load_target
-from mulosd.models.target import Target
+from mulosd.families.card import family_folder, load_target
 from mulosd.scenes.world import sample_scenes
+from mulosd.targets.target import Target
 from mulosd.training.gpt import scene_codes
 from mulosd.upsample import build_upsampler
 from tests.unit.upsample.test_upsample import PIXEL_SPACE

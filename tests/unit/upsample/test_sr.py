@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mulosd.errors import ConfigError, DataError, EnvironmentProblem
-from mulosd.files import pin_file
+from mulosd.files.pin import pin_file
 from mulosd.upsample import sr
 from mulosd.upsample.sr import load_network
 from tests.parity.fixtures import load

@@ -1,0 +1,66 @@
+"""Files of a family on disk: hashes and what a safetensors file says of itself. No torch."""
+
+import hashlib
+import json
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+from mulosd.errors import ConfigError, DataError
+from mulosd.families.card import Card
+
+NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # safetensors -> torch
+
+
+def file_sha256(path: Path) -> str:
+    """Hexadecimal sha256 of a file of any size."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def tensors_of(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Name -> (dtype, shape) of a safetensors file, from its header alone."""
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header: dict[str, Any] = json.loads(file.read(length) if length < path.stat().st_size else b"")
+    except (OSError, ValueError, struct.error) as error:
+        raise DataError(f"{path}: not a whole safetensors file ({error}); restore or convert it again.") from error
+    entries = ((name, entry) for name, entry in header.items() if name != "__metadata__")
+    return {name: (NAMES.get(entry["dtype"], entry["dtype"]), tuple(entry["shape"])) for name, entry in entries}
+
+
+def num_values(path: Path, without: tuple[str, ...] = ()) -> int:
+    """Numbers stored in a safetensors file, but for tensors whose names begin like one of `without`."""
+    return sum(math.prod(shape) for name, (_, shape) in tensors_of(path).items() if not name.startswith(without))
+
+
+def check_part(card: Card, name: str) -> Path:
+    """Path of a part's weights (a file, or a folder of a text encoder) after every hash was compared with the card."""
+    if card.missing:
+        raise DataError(card.fetch_hint)
+    entry = card.raw["parts"][name]
+    if "files" not in entry:
+        return _checked(card, f"parts.{name}.file", entry["file"], entry["sha256"], card.folder)
+    for file, digest in entry["files"].items():
+        _checked(card, f"parts.{name}.files", file, digest, card.folder / bare_name(card, name, entry["folder"]))
+    return card.folder / str(entry["folder"])
+
+
+def bare_name(card: Card, key: str, value: Any) -> str:
+    """A file name of a card, which must not lead out of its folder."""
+    text = str(value)
+    if Path(text).name != text or text.startswith(".") or not text:
+        raise ConfigError(f"{card.folder / 'card.json'}: {key} = {text!r} must be a bare file name.")
+    return text
+
+
+def _checked(card: Card, key: str, name: Any, expected: str, folder: Path) -> Path:
+    path = folder / bare_name(card, key, name)
+    if not path.is_file():
+        raise DataError(f"{path}: weights of {card.target_id} are missing; restore the file named by card.json.")
+    found = file_sha256(path)
+    if found != expected:
+        raise DataError(f"{path}: sha256 is {found[:12]}…, card.json says {expected[:12]}…; restore the file.")
+    return path

@@ -1,0 +1,182 @@
+"""A loaded target: its models on a device, and the decoding of prompts into images."""
+
+import resource
+import time
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mulosd.decoding.engine import Ints
+from mulosd.decoding.job import Job
+from mulosd.decoding.neighbours import NeighbourTable
+from mulosd.decoding.registry import decode
+from mulosd.families.card import Card
+from mulosd.methods import AR, DraftOnly, MuLoSD, SamplerKnobs
+from mulosd.methods.cost import check_fit, draft_sampler, target_sampler
+from mulosd.models.conditioning import Condition
+from mulosd.models.image_gpt import ImageGPT, on_grid
+from mulosd.models.vq import VQModel
+from mulosd.sampling.filters import Sampler
+from mulosd.text import Encoder, build_encoder
+from mulosd.types import Decoded
+from mulosd.upsample import Upsampler, build_upsampler
+from mulosd.upsample.down import AreaDown
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Target:
+    """Target model, drafter and tokenizer of one card; `decode` is the only door.
+
+    An image depends on its prompt, seed and method alone; bit equality across machines also needs the
+    same batch shape and thread count (architecture 4).
+    """
+
+    def __init__(self, card: Card, vq: VQModel, model: ImageGPT, load_drafter: Callable[[], ImageGPT] | None) -> None:
+        self.card, self.vq, self.model, self._load_drafter = card, vq, model, load_drafter
+        self._neighbours = NeighbourTable(vq.quantize.codebook())
+        self._upsamplers: dict[tuple[str, str | None], Upsampler] = {}
+
+    @cached_property
+    def drafter(self) -> ImageGPT | None:
+        """The drafter's checkpoint, loaded when first asked for; None where the family has none."""
+        return self._load_drafter() if self._load_drafter else None
+
+    @cached_property
+    def _self_drafter(self) -> ImageGPT:
+        assert self.card.draft_grid is not None
+        return on_grid(self.model, self.card.draft_grid)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.model.output.weight.device
+
+    def decode(
+        self,
+        prompts: Sequence[str],
+        seeds: Sequence[int],
+        method: SamplerKnobs,
+        *,
+        frames: bool = False,
+        condition: Condition | None = None,
+    ) -> list[Decoded]:
+        """Decode one image per prompt as one batch. seeds: int64 each. `frames` keeps snapshots per step.
+
+        condition: what the encoder made of the prompts before; without it they are encoded here. `time_condition_s` is
+        the time that was spent here, for the whole batch.
+        """
+        if len(prompts) != len(seeds):
+            raise ValueError(f"{len(prompts)} prompts but {len(seeds)} seeds")
+        self.check(method)
+        self._reset_peak()
+        began = time.perf_counter()
+        condition = self._condition(prompts, seeds, condition)
+        time_condition = time.perf_counter() - began
+        shots: list[Ints] = []
+        job = self._job(condition, seeds, method, shots if frames else None)
+        result = decode(job, method)
+        with job.timed("detokenize"), torch.inference_mode():
+            pixels = self.vq.decode(torch.from_numpy(result.tokens).to(self.device))
+            images = to_uint8(pixels, self.card.pixel_rounding)
+        peak = self._peak_mib()
+        decoded = []
+        for b, stats in enumerate(result.stats):
+            stats.time_condition_s, stats.peak_mib = time_condition, peak
+            own = [shot[b].astype(np.int32) for shot in shots]
+            decoded.append(Decoded(result.tokens[b].astype(np.int32), images[b], result.status[b], stats, own))
+        return decoded
+
+    @torch.inference_mode()
+    def first_codes(self, prompts: Sequence[str], seeds: Sequence[int]) -> Ints:
+        """Codes [B] of the first cell: for one forward, a try of encoder, prefix, model and sampler."""
+        engine = self._job(self._condition(prompts, seeds), seeds, AR(), None).target_engine()
+        start = np.zeros((len(prompts), 1), np.int64)
+        return engine.draw(engine.start_logits("resample")[:, None], start)[:, 0]
+
+    def detokenize(self, tokens: Ints) -> np.ndarray:
+        """Codes [H, W] -> uint8 image; undecided cells (-1) are painted mid-grey."""
+        known = torch.from_numpy(np.maximum(tokens, 0)).long()[None].to(self.device)
+        with torch.inference_mode():
+            image: np.ndarray = to_uint8(self.vq.decode(known), self.card.pixel_rounding)[0]
+        stride = image.shape[0] // tokens.shape[0]
+        hidden = np.kron(tokens < 0, np.ones((stride, stride), bool))
+        image[hidden] = 128
+        return image
+
+    def check(self, method: SamplerKnobs) -> None:
+        """Refuse a method that this target cannot run (`mulosd.methods.cost.check_fit`)."""
+        check_fit(method, self.card)
+
+    def _condition(self, prompts: Sequence[str], seeds: Sequence[int], staged: Condition | None = None) -> Condition:
+        if staged is None:
+            staged = self._encoder.encode(prompts, seeds).condition
+        placed = Condition(staged.values.to(self.device), staged.mask.to(self.device))
+        return self._encoder.features(placed)
+
+    @cached_property
+    def _encoder(self) -> Encoder:
+        dtype = str(self.model.output.weight.dtype).removeprefix("torch.")
+        return build_encoder(self.card, device=str(self.device), dtype=dtype)
+
+    def _job(self, condition: Condition, seeds: Sequence[int], method: SamplerKnobs, shots: list[Ints] | None) -> Job:
+        preset = self.card.sampler
+        drafting: dict[str, Any] = {}
+        if isinstance(method, DraftOnly):
+            drafting["draft_sampler"] = Sampler(**draft_sampler(method, preset), logits_dtype=method.logits_dtype)
+            drafting["drafter"] = self._self_drafter if method.drafter == "self" else self.drafter
+            drafting["upsampler"] = self._upsampler(method)
+        if isinstance(method, MuLoSD) and method.feedback == "downsample":
+            assert self.card.ratio is not None
+            drafting["downsampler"] = AreaDown(self.vq, self.card.grid, self.card.ratio)
+        return Job(
+            self.model,
+            condition,
+            torch.tensor(list(seeds), dtype=torch.int64, device=self.device),
+            Sampler(
+                **target_sampler(method, preset), cfg_interval=method.cfg_interval, logits_dtype=method.logits_dtype
+            ),
+            neighbours=self._neighbours,
+            record=None if shots is None else lambda tokens: shots.append(tokens.copy()),
+            synchronize=torch.cuda.synchronize if self.device.type == "cuda" else lambda: None,
+            **drafting,
+        )
+
+    def _upsampler(self, method: DraftOnly) -> Upsampler:
+        key = method.upsampler, method.sr_model
+        if key not in self._upsamplers:
+            assert self.card.draft_grid is not None
+            assert self.card.ratio is not None
+            self._upsamplers[key] = build_upsampler(
+                method.upsampler,
+                vq=self.vq,
+                draft_grid=self.card.draft_grid,
+                ratio=self.card.ratio,
+                sr_model=method.sr_model,
+                card=self.card,
+            )
+        return self._upsamplers[key]
+
+    def _reset_peak(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+
+    def _peak_mib(self) -> float:
+        """Peak of the device's allocator; on a CPU the peak resident size of the process."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated() / 2**20
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def to_uint8(pixels: Tensor, rounding: str = "nearest") -> np.ndarray:
+    """[B, 3, height, width] in about [-1, 1] -> uint8 [B, height, width, 3], in float32 (models.md 2.4).
+
+    "nearest": clamp(127.5 x + 128) cut off, as LlamaGen; "down": 255 clamp(x / 2 + 1 / 2) cut off, as Tar.
+    """
+    wide = pixels.float()
+    scaled = 127.5 * wide + 128.0 if rounding == "nearest" else 255.0 * (0.5 * wide + 0.5).clamp(0, 1)
+    return scaled.clamp(0, 255).to(torch.uint8).movedim(1, -1).contiguous().cpu().numpy()

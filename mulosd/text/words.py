@@ -1,0 +1,25 @@
+"""The words of the tiny family: a table look-up, so nothing is staged."""
+
+from collections.abc import Sequence
+
+import torch
+
+from mulosd.models.conditioning import Condition
+from mulosd.scenes.words import encode_words
+from mulosd.text import Encoded
+
+
+class Words:
+    """Prompts -> word ids [B, T]; padding is a word like any other, so all rows are valid."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+
+    def encode(self, prompts: Sequence[str], seeds: Sequence[int]) -> Encoded:
+        """Seeds do not matter."""
+        ids = torch.tensor([encode_words(prompt) for prompt in prompts], device=self._device)
+        return Encoded(Condition(ids, torch.ones_like(ids, dtype=torch.bool)), (0,) * len(prompts))
+
+    def features(self, condition: Condition) -> Condition:
+        """The model embeds the ids itself."""
+        return condition

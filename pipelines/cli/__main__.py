@@ -1,0 +1,5 @@
+"""`python -m pipelines.cli`."""
+
+from pipelines.cli.main import main
+
+main()

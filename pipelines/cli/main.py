@@ -1,0 +1,315 @@
+"""The command line: `mulosd COMMAND --help` says what each does. Heavy imports stay inside the commands.
+
+Exit codes: 0 done, 1 a bug (with its traceback), 2 something the user can fix (said on stderr), 130 interrupted.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mulosd.errors import UserError
+from pipelines.cli import checkpoints as cli_checkpoints
+from pipelines.cli import compare as cli_compare
+from pipelines.cli import explain as cli_explain
+from pipelines.cli import regions as cli_regions
+from pipelines.cli import train as cli_train
+from pipelines.cli.jobs import register
+from pipelines.cli.stage import stage
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(context_settings=SETTINGS)
+@click.version_option(package_name="mulosd")
+@click.option("-v", "--verbose", is_flag=True, help="Log what is done to stderr.")
+@click.option(
+    "--weights", type=click.Path(path_type=Path), help="Folder of converted families (MULOSD_WEIGHTS, ~/.cache/mulosd)."
+)
+def cli(verbose: bool, weights: Path | None) -> None:
+    """Speculative decoding of autoregressive image generators: decode, score, compare."""
+    if weights:  # through the environment, as workers are other processes
+        os.environ["MULOSD_WEIGHTS"] = str(weights.absolute())
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point; ends the process with the exit codes above."""
+    # Read when torch loads its threads: waiting ones must not spin beside a busy core.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    try:
+        code = cli.main(args=None if argv is None else list(argv), prog_name="mulosd", standalone_mode=False)
+    except UserError as error:
+        click.echo(f"mulosd: {error}", err=True)
+        code = 2
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except BrokenPipeError:
+        # The reader went away (`mulosd table DIR | head`): nothing is left to say to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    except click.Abort:
+        click.echo("mulosd: interrupted; the same command continues where this one stopped.", err=True)
+        code = 130
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def sweep_options(command: Any) -> Any:
+    """SWEEP and --set, for commands that read a sweep file."""
+    command = click.option(
+        "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key of the sweep, dots for nesting."
+    )(command)
+    return click.argument("sweep")(command)
+
+
+def decode_options(command: Any) -> Any:
+    """What `generate` and `animate` need to decode one image."""
+    options = [
+        click.option("--target", required=True, help="Target id, e.g. tiny-mid."),
+        click.option("--method", required=True, help="ar, draft-only, zipar or mulosd."),
+        click.option("--prompt", required=True, help="Text to draw, or class:N."),
+        click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True),
+        click.option("--set", "knobs", multiple=True, metavar="KEY=VALUE", help="A knob of the method, e.g. tau=0.2."),
+        click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True),
+        click.option("--dtype", default="float32", show_default=True),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@cli.command()
+@decode_options
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="PNG file to write.")
+@cli_explain.explain_options
+def generate(out: Path, explain: bool, dry_run: bool, **options: Any) -> None:
+    """Decode one prompt into a PNG file."""
+    from pipelines.cli.single import generate_png
+
+    if explain or dry_run:
+        cli_explain.show(out, explain=explain, **options)
+    if dry_run:
+        return
+    decoded = generate_png(out, **options)
+    stats = decoded.stats
+    taus = ", tau " + " ".join(f"{tau:.4g}" for tau in stats.chosen_taus) if stats.chosen_taus else ""
+    click.echo(f"{out}: {stats.forwards} forwards for {decoded.tokens.size} tokens, {stats.resampled} resampled{taus}")
+
+
+@cli.command()
+@decode_options
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="GIF file to write.")
+def animate(out: Path, **options: Any) -> None:
+    """Decode one prompt and show its steps as an animated GIF."""
+    from pipelines.cli.single import animate_gif
+
+    click.echo(animate_gif(out, **options))
+
+
+@cli.command()
+@sweep_options
+@click.option("--limit", type=click.IntRange(1), help="Only the first N prompts.")
+@cli_compare.power_options
+def plan(sweep: str, overrides: tuple[str, ...], limit: int | None, power: bool, **assumed: Any) -> None:
+    """Print cells, chunks, sizes and cost of SWEEP (a YAML file or a shipped name); decodes nothing."""
+    from pipelines.plan.build import build_plan, describe
+
+    planned = build_plan(_load(sweep, overrides), limit=limit)
+    lines = cli_compare.power_lines(planned, **assumed) if power else ()
+    click.echo("\n".join([describe(planned), *lines]))
+
+
+@cli.command()
+@sweep_options
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Store; many sweeps may share one.")
+@click.option("--executor", type=click.Choice(["inprocess", "ray"]), default="inprocess", show_default=True)
+@click.option("--workers", type=click.IntRange(1), help="Ray actors (default: one per device).")
+@click.option("--num-gpus", multiple=True, metavar="[TARGET=]N", help="GPUs per Ray actor; parts of one are allowed.")
+@click.option("--limit", type=click.IntRange(1), help="Only the first N prompts.")
+@click.option("--dry-run", is_flag=True, help="Say what is cached and what is left; write nothing.")
+@click.option("--tracking-uri", envvar="MULOSD_TRACKING_URI", help="MLflow store (default: OUT/mlflow.db).")
+@click.option("--no-track", is_flag=True, help="Do not log to MLflow; `mulosd track OUT` does it later.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def run(
+    sweep: str,
+    overrides: tuple[str, ...],
+    out: Path,
+    tracking_uri: str | None,
+    no_track: bool,
+    quiet: bool,
+    dry_run: bool,
+    num_gpus: tuple[str, ...],
+    **options: Any,
+) -> None:
+    """Decode and score SWEEP into a store; the same command continues, extends or does nothing."""
+    from pipelines.cli.bars import progress_bar
+    from pipelines.host.job_env import check_job_paths
+    from pipelines.plan.gpu_requests import parse_num_gpus
+    from pipelines.run.driver import run_sweep
+
+    check_job_paths(out, tracking_uri)
+    options["num_gpus"] = parse_num_gpus(num_gpus)
+    loaded = _load(sweep, overrides)
+    with progress_bar(disable=quiet) as progress:
+        report = run_sweep(loaded, out=out, dry_run=dry_run, progress=progress, **options)
+    click.echo(report.summary())
+    if dry_run:
+        return
+    from pipelines.compare.report import track, write_report
+    from pipelines.store.layout import Store
+
+    store = Store.existing(out)
+    written = write_report(store, report.sweep_key)
+    click.echo(f"table: {written.table_file}\ncontact sheet: {written.sheet}")
+    if not no_track and not track(store, report.sweep_key, tracking_uri=tracking_uri):
+        click.echo("mulosd: MLflow could not be reached; the sweep itself is complete.", err=True)
+
+
+@cli.command()
+@click.argument("store", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="PNG file to write.")
+@click.option("--sweep-key", help="Which sweep of the store (default: the last one).")
+@click.option("--prompts", type=click.IntRange(1), default=6, show_default=True)
+@click.option("--cell", "cells", multiple=True, help="Key of a cell to show (default: the first seven).")
+def gallery(store: Path, out: Path, sweep_key: str | None, prompts: int, cells: tuple[str, ...]) -> None:
+    """Draw the contact sheet of a sweep: prompts down, methods across, status maps beside."""
+    from pipelines.compare.report import write_sheet
+    from pipelines.store.layout import Store
+
+    click.echo(write_sheet(Store.existing(store), out, sweep_key=sweep_key, prompts=prompts, cells=cells))
+
+
+@cli.command()
+@sweep_options
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Store that holds the sweep.")
+@click.option("--threads", type=click.IntRange(1), help="torch threads (default: what torch chooses).")
+@click.option("--force", is_flag=True, help="Measure again although an equal run is there.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def bench(sweep: str, overrides: tuple[str, ...], out: Path, quiet: bool, **options: Any) -> None:
+    """Measure the latency of SWEEP's methods, interleaved, and throughput at its larger bench.batches.
+
+    Leave the machine alone meanwhile.
+    """
+    from pipelines.cli.bars import bench_bar
+    from pipelines.latency.bench import run_bench
+    from pipelines.latency.bench_table import bench_lines
+    from pipelines.plan.build import build_plan
+
+    loaded = _load(sweep, overrides)
+    with bench_bar(disable=quiet) as progress:
+        report = run_bench(loaded, out=out, progress=progress, **options)
+    click.echo(f"{report.folder}{' (measured before)' if report.is_cached else ''}")
+    labels = {cell.key: cell.label for cell in build_plan(loaded).cells}
+    for line in bench_lines(report.content, labels):
+        click.echo(line)
+
+
+cli.add_command(stage)
+
+
+@cli.command()
+@click.argument("store", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--tracking-uri", envvar="MULOSD_TRACKING_URI", help="MLflow store (default: DIR/mlflow.db).")
+def track(store: Path, tracking_uri: str | None) -> None:
+    """Log every sweep of the store DIR to MLflow; what is there already is left alone."""
+    from mulosd.errors import EnvironmentProblem
+    from pipelines.compare.report import track as track_one
+    from pipelines.store.layout import Store
+
+    opened = Store.existing(store)
+    for key in opened.sweep_keys():
+        if not track_one(opened, key, tracking_uri=tracking_uri):
+            raise EnvironmentProblem(f"sweep {key} could not be logged to MLflow; check --tracking-uri and try again.")
+        click.echo(f"{key}: logged")
+
+
+@cli.group()
+def train() -> None:
+    """Train the models that ship with the project."""
+
+
+@train.command()
+@click.option("--out", type=click.Path(path_type=Path), default=Path("runs/tiny"), show_default=True)
+@click.option("--stage", type=click.Choice(["vq", "low", "mid", "high", "all"]), default="all", show_default=True)
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Stop (resumably) after this long.")
+def tiny(out: Path, stage: str, minutes: float | None) -> None:
+    """Train the tiny family from nothing; the same command resumes."""
+    from mulosd.training.tiny import main as train_tiny
+
+    train_tiny(out=out, stage=stage, minutes=minutes)
+
+
+@cli.command()
+@click.argument("family", type=click.Choice(["tiny"]))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Store; the same command continues there.")
+@click.option("--family-folder", type=click.Path(path_type=Path), help="Folder of the card (default: the shipped one).")
+@click.option("--count", type=click.IntRange(1), default=900, show_default=True, help="Test prompts.")
+@click.option(
+    "--scan-count", type=click.IntRange(1), default=120, show_default=True, help="Prompts per guidance tried."
+)
+@click.option("--large-count", type=click.IntRange(1), help="At most so many prompts for targets of 1,024 tokens.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--dry-run", is_flag=True, help="Say what it would cost; write nothing.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def measure(family: str, out: Path, family_folder: Path | None, dry_run: bool, quiet: bool, **options: Any) -> None:
+    """Measure a trained FAMILY for its card: reconstructions, guidance, quality, the gate. Fills the card."""
+    from mulosd.families.card import family_folder as shipped
+    from pipelines.card.measure import Measurement, estimate
+    from pipelines.card.measure import measure as measure_family
+    from pipelines.cli.bars import progress_bar
+
+    what = Measurement(family_folder or shipped(family), out, **options)
+    if dry_run:
+        for line in estimate(what):
+            click.echo(line)
+        return
+    gate = measure_family(what, progress=lambda: progress_bar(disable=quiet))["gate"]
+    for name, verdict in gate.items():
+        if name != "passed":
+            click.echo(f"{'passed' if verdict['passed'] else 'FAILED'}  {name}: {verdict['rule']}")
+    click.echo(f"{what.folder / 'card.json'} filled; `mulosd card {family}` shows it")
+
+
+@cli.command()
+@click.argument("family", type=click.Choice(["tiny"]))
+@click.option("--family-folder", type=click.Path(path_type=Path), help="Folder of the card (default: the shipped one).")
+def card(family: str, family_folder: Path | None) -> None:
+    """Print the card of FAMILY as a Markdown page."""
+    from dashboards.card import card_markdown
+    from mulosd.families.card import family_folder as shipped
+    from mulosd.families.card import read_family
+
+    click.echo(card_markdown(read_family(family_folder or shipped(family))), nl=False)
+
+
+@cli.command()
+@click.option("--out", type=click.Path(path_type=Path), default=Path("runs/demo"), show_default=True)
+@click.option("--executor", type=click.Choice(["inprocess", "ray"]), default="ray", show_default=True)
+def demo(out: Path, executor: str) -> None:
+    """Run the demo sweep of the tiny family and show what came out."""
+    from pipelines.cli.demo import run_demo
+
+    run_demo(out, executor=executor, echo=click.echo)
+
+
+def _load(sweep: str, overrides: Sequence[str]) -> Any:
+    from pipelines.plan.shipped import find_sweep
+    from pipelines.plan.sweep import load_sweep
+
+    return load_sweep(find_sweep(sweep), list(overrides))
+
+
+register(cli)
+cli_checkpoints.register(cli)
+cli_train.register(train)
+
+cli.add_command(cli_compare.compare)
+cli.add_command(cli_compare.table)
+cli.add_command(cli_regions.regions)

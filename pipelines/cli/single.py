@@ -1,0 +1,97 @@
+"""One prompt, one image: `mulosd generate` and `mulosd animate`. All settings are checked before weights load."""
+
+import errno
+import io
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mulosd.errors import ConfigError, EnvironmentProblem, unknown_name
+from mulosd.families.card import Card, load_card, load_target, target_ids
+from mulosd.methods import SamplerKnobs, build_method
+from mulosd.methods.cost import check_fit
+from mulosd.text import check_prompts
+from mulosd.types import Decoded
+from pipelines.plan.build import check_network
+from pipelines.plan.sweep import DTYPES, parse_override
+
+
+def generate_png(
+    out: Path, *, target: str, method: str, prompt: str, seed: int, knobs: Sequence[str], device: str, dtype: str
+) -> Decoded:
+    """Decode and publish `out` (.png); returns what was decoded. UserErrors leave nothing behind."""
+    from PIL import Image
+
+    from mulosd.files.publish import publish_bytes
+
+    built, card = resolve(out, ".png", target=target, method=method, knobs=knobs, dtype=dtype)
+    check_prompts(card, [prompt])
+    loaded = load_target(target, device=device, dtype=dtype)
+    decoded: Decoded = loaded.decode([prompt], [seed], built)[0]
+    data = io.BytesIO()
+    Image.fromarray(decoded.image).save(data, "PNG")
+    publish_bytes(out, data.getvalue())
+    return decoded
+
+
+def animate_gif(
+    out: Path, *, target: str, method: str, prompt: str, seed: int, knobs: Sequence[str], device: str, dtype: str
+) -> Path:
+    """Decode with snapshots and publish `out` (.gif)."""
+    from dashboards.animation import save_animation
+
+    built, card = resolve(out, ".gif", target=target, method=method, knobs=knobs, dtype=dtype)
+    check_prompts(card, [prompt])
+    loaded = load_target(target, device=device, dtype=dtype)
+    decoded = loaded.decode([prompt], [seed], built, frames=True)[0]
+
+    def to_image(tokens: np.ndarray) -> np.ndarray:
+        # Undecided cells are covered later; any code will do, and the final one keeps the seams invisible.
+        filled = np.where(tokens < 0, decoded.tokens, tokens).astype(np.int32)
+        return np.asarray(loaded.detokenize(filled))
+
+    label = " ".join([method, *knobs])
+    return save_animation(out, decoded.frames, to_image, title=f"{label} · {prompt}")
+
+
+def parse_knobs(texts: Sequence[str]) -> dict[str, Any]:
+    """`("tau=0.2", "rows_per_cycle=all")` -> mapping of YAML values; ConfigError for a repeated key."""
+    pairs = [parse_override(text) for text in texts]
+    knobs = dict(pairs)
+    if len(knobs) < len(pairs):
+        raise ConfigError(f"--set names a knob twice ({', '.join(key for key, _ in pairs)}); give each once.")
+    return knobs
+
+
+def resolve(
+    out: Path, suffix: str, *, target: str, method: str, knobs: Sequence[str], dtype: str
+) -> tuple[SamplerKnobs, Card]:
+    """The method and the card of the target, with everything checked that needs no weights."""
+    if out.suffix.lower() != suffix:
+        raise ConfigError(f"--out {out}: this command writes {suffix} files; give a name that ends in {suffix}.")
+    built = build_method(method, parse_knobs(knobs), where="--method")
+    _check_writable(out)
+    if target not in target_ids():
+        raise unknown_name("target", target, target_ids(), "--target")
+    if dtype not in DTYPES:
+        raise unknown_name("dtype", dtype, DTYPES, "--dtype")
+    card = load_card(target)
+    check_fit(built, card)
+    check_network(built, card.ratio)
+    return built, card
+
+
+def _check_writable(out: Path) -> None:
+    """EnvironmentProblem before any work when `out` cannot be written; no folder is made for it yet."""
+    folder = next(parent for parent in out.absolute().parents if parent.exists())
+    try:
+        if out.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        problem = f"--out {out} cannot be written ({error.strerror}); give a file in a writable folder."
+        raise EnvironmentProblem(problem) from error

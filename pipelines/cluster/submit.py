@@ -1,0 +1,322 @@
+"""Sweeps as Ray jobs: `mulosd submit` around Ray's job client.
+
+    submit(job, address)   upload the working directory, start the driver, return the submission id
+    follow(id, address)    print its log, wait for its end however the log ends, return the driver's exit code
+
+The driver is `mulosd run` with absolute paths. Ray does not retry a job: submit again, and the run continues.
+"""
+
+import asyncio
+import os
+import re
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mulosd.errors import ConfigError, EnvironmentProblem, unknown_name
+from mulosd.methods import FILE_KNOBS
+from pipelines.host.job_env import COMMIT, DIFF
+from pipelines.host.provenance import git_state
+from pipelines.plan.build import key_of
+from pipelines.plan.shipped import ROOT, find_sweep
+from pipelines.plan.sweep import parse_sweep, read_raw
+from pipelines.tracking.tracking_uri import check_uri, default_uri, public_uri
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobSubmissionClient
+
+T = TypeVar("T")
+
+ADDRESS = "http://127.0.0.1:8265"  # Ray's job server on this machine
+ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
+PROGRAM = ("python", "-m", "pipelines.cli")  # from the working directory, so that the code that was sent runs
+POLL_S = 1.0
+STOP_S = 60.0
+PATIENCE_S = 60.0
+NO_AGENT = "No available agent"  # the words of Ray's job server
+STOPPED_CODE = 143  # as a shell reports SIGTERM
+
+
+@dataclass(frozen=True)
+class Job:
+    """A driver to start: its command, the folder to send, what to note about it, and environment variables."""
+
+    entrypoint: tuple[str, ...]
+    working_dir: Path
+    name: str
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    driver_cpus: float = 0
+
+    @property
+    def prefix(self) -> str:
+        """What the ids of this job's submissions begin with: the same for the same command."""
+        return f"sweep-{self.name}-{key_of(list(self.entrypoint))[:8]}"
+
+
+def sweep_job(
+    sweep: str,
+    *,
+    out: Path,
+    overrides: Sequence[str] = (),
+    limit: int | None = None,
+    workers: int | None = None,
+    tracking_uri: str | None = None,
+    working_dir: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    driver_cpus: float = 0,
+) -> Job:
+    """The job of a sweep, checked here as far as it can be: everything that a path says is absolute.
+
+    working_dir: by default the checkout that this code runs from, or else the folder of the sweep file. The sweep must
+    lie in it, or be a shipped one. ConfigError for what is wrong.
+    """
+    path = find_sweep(sweep).absolute()
+    raw = read_raw(path, overrides)
+    loaded = parse_sweep(raw, where=str(path))
+    is_checkout = (ROOT / "pyproject.toml").is_file()
+    folder = (working_dir or (ROOT if is_checkout else path.parent)).absolute()
+    command = [*PROGRAM, "run", _in_job(path, folder), "--out", str(out.absolute()), "--executor", "ray", "--quiet"]
+    for override in overrides:
+        command += ["--set", override]
+    file = loaded.prompts.get("path")
+    if isinstance(file, str) and not Path(file).is_absolute():
+        command += ["--set", f"prompts.path={Path(file).absolute()}"]
+    for key, name in _named_files(raw["methods"], "methods"):
+        if not Path(name).is_absolute():
+            if not Path(name).is_file():
+                raise ConfigError(
+                    f"{path}: {key} = {name} is relative, and no such file is here that the job could be told of; give "
+                    "the absolute path under which the cluster has it."
+                )
+            command += ["--set", f"{key}={Path(name).absolute()}"]
+    if limit is not None:
+        command += ["--limit", str(limit)]
+    if workers is not None:
+        command += ["--workers", str(workers)]
+    variables = dict(env or {})
+    if tracking_uri is not None:
+        # Not an argument: it may hold a password, and arguments are shown on the dashboard.
+        variables["MULOSD_TRACKING_URI"] = check_uri(tracking_uri)
+    git = git_state()
+    metadata = {
+        "mulosd.sweep": loaded.name,
+        "mulosd.out": str(out.absolute()),
+        "mulosd.tracking_uri": public_uri(tracking_uri or default_uri(out.absolute())),
+        COMMIT: git["commit"] or "",
+        **({DIFF: git["diff_sha256"]} if git["diff_sha256"] is not None else {}),
+    }
+    return Job(tuple(command), folder, re.sub(r"[^A-Za-z0-9_.]+", "_", loaded.name), metadata, variables, driver_cpus)
+
+
+def resolve_address(address: str | None) -> str:
+    """The job server to talk to: --address, else the environment, else this machine; ConfigError for another scheme."""
+    found = address or next((os.environ[name] for name in ADDRESS_VARIABLES if os.environ.get(name)), ADDRESS)
+    if not re.match(r"https?://[^/]+", found):
+        raise ConfigError(f"the address {found} is no job server; give its URL with --address, such as {ADDRESS}.")
+    return found.rstrip("/")
+
+
+def submit(job: Job, address: str) -> str:
+    """Send the working directory and start the driver; returns the submission id.
+
+    ConfigError where the same command is still running: two drivers would only wait for each other.
+    """
+    with _client(address) as client:
+        earlier = [found for found in _ask(client.list_jobs) if str(found.submission_id).startswith(f"{job.prefix}-")]
+        running = [found.submission_id for found in earlier if not found.status.is_terminal()]
+        if running:
+            raise ConfigError(
+                f"this sweep is running already as {running[0]}; see `mulosd submit status {running[0]}` "
+                f"or end it with `mulosd submit stop {running[0]}`."
+            )
+        submission_id = f"{job.prefix}-{len(earlier) + 1}"
+        environment: dict[str, Any] = {"working_dir": str(job.working_dir)}
+        if job.env:
+            environment["env_vars"] = dict(job.env)
+        _start(
+            client,
+            entrypoint=shlex.join(job.entrypoint),
+            submission_id=submission_id,
+            runtime_env=environment,
+            metadata=dict(job.metadata),
+            entrypoint_num_cpus=job.driver_cpus or None,
+        )
+        return submission_id
+
+
+def follow(submission_id: str, address: str, echo: Callable[[str], None]) -> int:
+    """Print the log of a job until the job itself has ended; returns its exit code.
+
+    A log stream may end early: it is taken up again where it broke off, and the status decides.
+    """
+    shown = 0
+    with _client(address) as client:
+        while True:
+            is_over = _ask(client.get_job_status, submission_id).is_terminal()
+            try:
+                shown += asyncio.run(_tail(client, submission_id, shown, echo))
+            except (RuntimeError, OSError) as error:
+                echo(f"[the log stream broke off ({_first(error)}); waiting for the job]\n")
+            if is_over:  # asked before the log was read, so all of it has been shown
+                return exit_code(_ask(client.get_job_info, submission_id))
+            time.sleep(POLL_S)
+
+
+def stop(submission_id: str, address: str) -> str:
+    """Ask a job to end and wait until it has; returns its status."""
+    with _client(address) as client:
+        _known(client, submission_id)
+        _ask(client.stop_job, submission_id)
+        deadline = time.monotonic() + STOP_S
+        while time.monotonic() < deadline:
+            status = _ask(client.get_job_status, submission_id)
+            if status.is_terminal():
+                return str(status.value)
+            time.sleep(POLL_S / 2)
+    raise EnvironmentProblem(f"{submission_id} did not end within {STOP_S:.0f} s; ask again or look at its log.")
+
+
+def status_lines(submission_id: str | None, address: str) -> Iterator[str]:
+    """One job in full, or one line for each sweep that was submitted."""
+    with _client(address) as client:
+        if submission_id is None:
+            for found in sorted(_ask(client.list_jobs), key=lambda job: job.start_time or 0):
+                if str(found.submission_id).startswith("sweep-"):
+                    yield f"{found.submission_id}  {found.status.value}  {_times(found)}"
+            return
+        found = _known(client, submission_id)
+        yield f"{submission_id}: {found.status.value} {_times(found)}"
+        yield f"  {found.entrypoint}"
+        if found.driver_exit_code is not None:
+            yield f"  exit code {found.driver_exit_code}"
+        if found.message:
+            yield f"  {found.message.strip()}"
+        yield from (f"  {name} = {value}" for name, value in sorted((found.metadata or {}).items()))
+
+
+def exit_code(info: Any) -> int:
+    """The driver's own exit code; 128 + signal where it was killed, 143 where it was stopped, 1 where it never ran."""
+    if info.status.value == "SUCCEEDED":
+        return 0
+    if info.status.value == "STOPPED":
+        return STOPPED_CODE
+    code = info.driver_exit_code
+    if code is None or code == 0:
+        return 1
+    return 128 - int(code) if code < 0 else int(code)
+
+
+def _start(client: "JobSubmissionClient", **job: Any) -> None:
+    """Submit; a head that has just started gets a minute for the agent that starts jobs.
+
+    The id is ours, so a submission whose answer was lost is simply sent again.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    is_lost = False
+    problem: Exception
+    while True:
+        try:
+            client.submit_job(**job)
+            return
+        except OSError as error:
+            is_lost, problem = True, error
+        except (RuntimeError, ValueError) as error:
+            if is_lost and "already exists" in str(error):
+                return
+            if NO_AGENT not in str(error):
+                raise EnvironmentProblem(f"the job server refused the job ({_first(error)}).") from error
+            problem = error
+        if time.monotonic() > deadline:
+            raise EnvironmentProblem(f"the job server does not take the job ({_first(problem)}).") from problem
+        time.sleep(POLL_S)
+
+
+def _ask(call: Callable[..., T], *args: Any) -> T:
+    """The answer of the job server; a connection that breaks is tried again for a minute, since asking is harmless."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return call(*args)
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise EnvironmentProblem(f"the job server does not answer any more ({_first(error)}).") from error
+        time.sleep(POLL_S)
+
+
+async def _tail(client: "JobSubmissionClient", submission_id: str, skip: int, echo: Callable[[str], None]) -> int:
+    """Print the log beyond its first `skip` characters, live; returns how many were printed."""
+    seen = printed = 0
+    async for text in client.tail_job_logs(submission_id):
+        fresh = text[max(0, skip - seen) :]
+        seen += len(text)
+        if fresh:
+            echo(fresh)
+            printed += len(fresh)
+    return printed
+
+
+@contextmanager
+def _client(address: str) -> "Iterator[JobSubmissionClient]":
+    """Ray's client on exactly `address`: its own constructor prefers the environment to its argument."""
+    from ray.exceptions import AuthenticationError
+    from ray.job_submission import JobSubmissionClient
+
+    kept = {name: os.environ.pop(name) for name in ADDRESS_VARIABLES if name in os.environ}
+    try:
+        client = JobSubmissionClient(address)
+    except ConnectionError as error:
+        raise EnvironmentProblem(
+            f"no Ray job server answers at {address}; start one with `ray start --head`, or give --address."
+        ) from error
+    except AuthenticationError as error:
+        raise EnvironmentProblem(
+            f"the job server at {address} wants a token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or "
+            "RAY_AUTH_TOKEN_PATH) to what the cluster was started with."
+        ) from error
+    except RuntimeError as error:
+        raise EnvironmentProblem(f"the job server at {address} refused the connection ({_first(error)}).") from error
+    finally:
+        os.environ.update(kept)
+    yield client
+
+
+def _known(client: "JobSubmissionClient", submission_id: str) -> Any:
+    jobs = {job.submission_id: job for job in _ask(client.list_jobs) if job.submission_id}
+    if submission_id not in jobs:
+        raise unknown_name("job", submission_id, jobs)
+    return jobs[submission_id]
+
+
+def _in_job(path: Path, folder: Path) -> str:
+    """How the sweep is named inside the job."""
+    if path.is_relative_to(folder):
+        return path.relative_to(folder).as_posix()
+    if path.is_relative_to(ROOT / "sweeps"):
+        return path.relative_to(ROOT / "sweeps").with_suffix("").as_posix()
+    raise ConfigError(
+        f"{path} is not in the working directory {folder}, so the job would not see it; give --working-dir."
+    )
+
+
+def _named_files(node: Any, key: str, knob: str = "") -> Iterator[tuple[str, str]]:
+    """(dotted key, value) of every knob below `node` that names a file, wherever in a sweep's methods it stands."""
+    if isinstance(node, str) and knob in FILE_KNOBS:
+        yield key, node
+    for name, value in node.items() if isinstance(node, dict) else enumerate(node if isinstance(node, list) else ()):
+        yield from _named_files(value, f"{key}.{name}", str(name) if isinstance(node, dict) else knob)
+
+
+def _times(job: Any) -> str:
+    if not job.start_time:
+        return ""
+    start = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.start_time / 1000))
+    return f"started {start}" + (f", {(job.end_time - job.start_time) / 1000:.0f} s" if job.end_time else "")
+
+
+def _first(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,0 +1,141 @@
+"""What a finished sweep leaves to look at: its table, plot and contact sheet in the store, and its runs in MLflow."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dashboards.rows import Picture
+from dashboards.table import Table, build_table, ordered
+from mulosd.errors import DataError
+from pipelines.compare.cell_rows import FILE_NAME, SweepResults, encode
+from pipelines.store.layout import Store
+from pipelines.store.results import collect, latest_bench, pictures, resolve_sweep
+
+log = logging.getLogger(__name__)
+
+SHEET_PROMPTS = 6
+SHEET_COLUMNS = 7  # more would not fit a screen; `mulosd gallery --cell` chooses others
+
+
+@dataclass(frozen=True)
+class Report:
+    """The table and the files that show it."""
+
+    table: Table
+    table_file: Path
+    sheet: Path
+    plot: Path | None
+
+
+def read_results(store: Store, sweep_key: str | None = None) -> SweepResults:
+    """The results of a sweep of the store; without a key the one that finished last."""
+    key = resolve_sweep(store, sweep_key)
+    bench = latest_bench(store, key)
+    notes = (latency_note(bench),) if bench else ()
+    return SweepResults(key, str(store.read_sweep(key)["name"]), tuple(collect(store, key)), notes)
+
+
+def results_table(results: SweepResults) -> Table:
+    """The table of results, wherever they were read from."""
+    from pipelines.compare.compare import compare
+
+    targets = list(dict.fromkeys(row.target for row in results.rows))
+    title = f"{results.name} · {targets[0]}" if len(targets) == 1 else results.name
+    return build_table(results.rows, compare(results.rows), title=title, notes=results.notes)
+
+
+def sweep_table(store: Store, sweep_key: str | None = None) -> Table:
+    """The table of a sweep of the store; without a key the one that finished last."""
+    return results_table(read_results(store, sweep_key))
+
+
+def write_report(store: Store, sweep_key: str | None = None) -> Report:
+    """Publish table.md, table.csv, table.tex, rows.json, contact_sheet.png and quality.png in the sweep's folder."""
+    from dashboards.render import WRITERS, render
+    from mulosd.files.publish import publish_bytes
+
+    key = resolve_sweep(store, sweep_key)
+    results = read_results(store, key)
+    table = results_table(results)
+    folder = store.sweep_dir(key)
+    publish_bytes(folder / FILE_NAME, encode(results))
+    for form in WRITERS:
+        publish_bytes(folder / f"table.{form}", render(table, form).encode("utf-8"))
+    sheet = write_sheet(store, folder / "contact_sheet.png", sweep_key=key)
+    plot: Path | None = None
+    try:
+        plot = write_plot(folder / "quality.png", table)
+    except DataError as error:
+        log.info("no plot: %s", error)  # a sweep without GenEval scores has a table all the same
+    return Report(table, folder / "table.md", sheet, plot)
+
+
+def write_plot(path: Path, table: Table) -> Path:
+    """Publish the quality plot of a table; DataError where it holds nothing to draw."""
+    from dashboards.plots import save_quality_plot
+    from mulosd.methods import METHODS
+
+    return save_quality_plot(path, table, defaults={name: vars(method()) for name, method in METHODS.items()})
+
+
+def write_sheet(
+    store: Store,
+    path: Path,
+    *,
+    sweep_key: str | None = None,
+    prompts: int = SHEET_PROMPTS,
+    cells: tuple[str, ...] = (),
+) -> Path:
+    """Publish the contact sheet of a sweep: its first prompts by its first cells, or by the cells named by key."""
+    from dashboards.gallery import save_contact_sheet
+
+    key = resolve_sweep(store, sweep_key)
+    rows = [row for row in ordered(collect(store, key)) if not cells or row.cell_key in cells]
+    if unknown := sorted(set(cells) - {row.cell_key for row in rows}):
+        raise DataError(f"cell {unknown[0]} is no part of sweep {key}; `mulosd plan` lists the keys.")
+    has_targets = len({row.target for row in rows}) > 1
+    columns: dict[str, list[Picture]] = {}
+    for row in rows[: SHEET_COLUMNS if not cells else None]:
+        label = f"{row.method}@{row.target} {row.label.partition(' ')[2]}" if has_targets else row.label
+        columns[label.strip()] = pictures(store, row.cell_key, prompts)
+    title = " · ".join([_name(store, key), *([rows[0].target] if not has_targets else [])])
+    return save_contact_sheet(path, columns, title=title)
+
+
+def track(store: Store, sweep_key: str | None = None, *, tracking_uri: str | None = None) -> bool:
+    """Log a sweep and its report to MLflow; False when the tracking store could not be reached."""
+    from mulosd.files.publish import publish_bytes
+    from pipelines.tracking.sweep_facts import dataset_of, facts_of
+    from pipelines.tracking.track import SweepMeta, track_sweep
+
+    key = resolve_sweep(store, sweep_key)
+    folder, record = store.sweep_dir(key), store.read_sweep(key)
+    results = read_results(store, key)
+    publish_bytes(folder / FILE_NAME, encode(results))  # `mulosd table --from mlflow` reads it
+    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("table.*"))}
+    meta = SweepMeta(
+        sweep_key=key,
+        name=record["name"],
+        facts=facts_of(record),
+        texts=texts,
+        files=(*sorted(folder.glob("*.png")), folder / FILE_NAME),
+        note=texts.get("table.md", ""),
+        dataset=dataset_of(store, record),
+    )
+    return track_sweep(results.rows, meta, store_dir=store.root, tracking_uri=tracking_uri) is not None
+
+
+def latency_note(bench: Mapping[str, Any]) -> str:
+    """Where the latencies of a table come from: they hold for this machine and this run only."""
+    settings, load = bench["settings"], bench["record"]["machine"]["load_1min"]
+    return (
+        f"Latency: one bench run ({bench['run']}), batch 1, {settings['prompts']} prompts, "
+        f"{settings['threads']} threads on {settings['device_name']}, load {load:.1f} at its start; "
+        "ratio of totals against ar."
+    )
+
+
+def _name(store: Store, key: str) -> str:
+    return str(store.read_sweep(key)["name"])

@@ -1,0 +1,92 @@
+"""What a sweep is expected to cost, from forwards and a stated time per forward: an estimate, before anything runs.
+
+hours = sum over cells and batches of forwards × ms_per_forward, one device, nothing cached. Forwards are closed forms
+where the method has one; MuLo-SD's depend on what the target rejects, so they are a range (`mulosd.methods.cost`). A
+stated time holds for one forward of a whole batch on the machine that will run; forwards of many tokens cost more
+than those of one, scoring and bench runs are not in it.
+"""
+
+import math
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from mulosd.errors import ConfigError
+from mulosd.methods import SamplerKnobs
+from mulosd.methods.cost import Grids, forecast
+
+if TYPE_CHECKING:
+    from pipelines.plan.build import Plan
+    from pipelines.plan.sweep import Sweep
+
+Grid = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Range:
+    """low to high; equal where the number is known."""
+
+    low: float
+    high: float
+
+    def __add__(self, other: "Range") -> "Range":
+        return Range(self.low + other.low, self.high + other.high)
+
+    def __mul__(self, factor: float) -> "Range":
+        return Range(self.low * factor, self.high * factor)
+
+
+def forwards_per_image(method: SamplerKnobs, grid: Grid, draft_grid: Grid | None) -> Range:
+    """Forwards of both models for one image on the target grid (H, W); draft_grid None: no drafter.
+
+    Raises ConfigError for a draft without a drafter and for a method without a cost model.
+    """
+    total = forecast(method, Grids(*grid, *(draft_grid or (0, 0)))).total
+    return Range(total.low, total.high)
+
+
+def device_hours(plan: "Plan") -> Range | None:
+    """Hours of one device for all images of the plan; None where `ms_per_forward` is not stated."""
+    if plan.sweep.ms_per_forward is None:
+        return None
+    total = Range(0.0, 0.0)
+    draft_grids = _draft_grids(plan.sweep)
+    for cell in plan.cells:
+        batches = sum(math.ceil(chunk.wanted / plan.sweep.batch_size) for chunk in cell.chunks)
+        total += forwards_per_image(cell.method, cell.grid, draft_grids[cell.target]) * batches
+    return total * (plan.sweep.ms_per_forward / 3.6e6)
+
+
+def check_hours(plan: "Plan") -> None:
+    """ConfigError where the estimate may exceed `max_hours`: its upper end counts."""
+    hours, limit = device_hours(plan), plan.sweep.max_hours
+    if hours is not None and limit is not None and hours.high > limit:
+        raise ConfigError(
+            f"sweep {plan.sweep.name}: up to {hours.high:.3g} device hours by estimate, max_hours allows {limit:g}; "
+            "use fewer prompts (--limit), thin out a grid or raise max_hours."
+        )
+
+
+def describe_hours(plan: "Plan") -> list[str]:
+    """Lines for `mulosd plan`; [] where `ms_per_forward` is not stated."""
+    hours = device_hours(plan)
+    if hours is None:
+        return []
+    sweep = plan.sweep
+    unit = "GPU-hours" if sweep.device == "cuda" else "CPU-hours"
+    limit = f", max_hours {sweep.max_hours:g}" if sweep.max_hours is not None else ""
+    return [
+        f"cost (estimate): {_span(hours)} {unit} of one device for {plan.n_samples} images, nothing cached{limit}",
+        f"  from forwards × a stated {sweep.ms_per_forward:g} ms per forward of a batch of {sweep.batch_size}; "
+        "scoring and bench not included; MuLo-SD from nothing rejected to everything resampled",
+    ]
+
+
+def _draft_grids(sweep: "Sweep") -> dict[str, Grid | None]:
+    families = import_module(sweep.families)
+    sides = {target: families.load_card(target).draft_grid for target in sweep.targets}
+    return {target: (side, side) if isinstance(side, int) else side for target, side in sides.items()}
+
+
+def _span(hours: Range) -> str:
+    return f"{hours.low:.3g}" if hours.low == hours.high else f"{hours.low:.3g} to {hours.high:.3g}"

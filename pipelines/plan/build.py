@@ -1,0 +1,297 @@
+"""Plan of a sweep: cells × chunks of samples, with the keys and seeds that results depend on. Pure and light.
+
+cell = one resolved configuration; chunk = a fixed run of `chunk_prompts` prompts' images, cut by the prompt
+list and never by the number of workers. No torch, ray, mlflow, datasets or pyarrow here (architecture 6).
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any
+
+from mulosd.errors import ConfigError, DataError
+from mulosd.families.card import Card
+from mulosd.families.latent_card import PREFIX, find_latent
+from mulosd.families.memory import memory_lines
+from mulosd.files.pin import content_of, pin_file
+from mulosd.files.publish import canonical_json, sha256_hex
+from mulosd.methods import FILE_KNOBS, DraftOnly, SamplerKnobs, knobs_of
+from mulosd.methods.cost import check_fit
+from mulosd.stage.manifest import KEY_SCHEMA
+from mulosd.text import check_prompts
+from mulosd.types import Prompt
+from pipelines.plan.budget import check_hours, describe_hours
+from pipelines.plan.sweep import CHUNK_PROMPTS, Sweep
+
+KEY_DIGITS = 16  # hexadecimal digits of a cell or sweep key: 64 bits
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One image to decode."""
+
+    sample_id: str
+    prompt: Prompt
+    image_index: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One chunk file: all its samples, of which the first `wanted` are asked for (fewer under a limit)."""
+
+    index: int
+    all_samples: tuple[Sample, ...]
+    wanted: int
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        """The samples asked for."""
+        return self.all_samples[: self.wanted]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One configuration and its chunks. `config` is what `key` is the hash of; `grid` is (H, W) and `image_px` the
+    side of the images of the target."""
+
+    key: str
+    target: str
+    method: SamplerKnobs
+    config: Mapping[str, Any]
+    grid: tuple[int, int]
+    image_px: int
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def knobs(self) -> dict[str, Any]:
+        """Knobs that differ from their defaults."""
+        return knobs_of(self.method)
+
+    @property
+    def label(self) -> str:
+        """`tiny-mid mulosd tau=0.2`."""
+        return " ".join([self.target, self.method.name, *(f"{k}={v}" for k, v in sorted(self.knobs.items()))])
+
+    @property
+    def n_samples(self) -> int:
+        """Images asked for."""
+        return sum(chunk.wanted for chunk in self.chunks)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sweep resolved against prompts and cards. `limit` is the number of prompts, or None for all."""
+
+    sweep: Sweep
+    sweep_key: str
+    cells: tuple[Cell, ...]
+    prompts: tuple[Prompt, ...]
+    limit: int | None
+
+    @property
+    def n_samples(self) -> int:
+        """Images of all cells."""
+        return sum(cell.n_samples for cell in self.cells)
+
+    def cell(self, cell_key: str) -> Cell:
+        """The cell with this key."""
+        return next(cell for cell in self.cells if cell.key == cell_key)
+
+
+def sample_id_of(prompt: Prompt, image_index: int) -> str:
+    """`<benchmark>/<prompt_id>/<image_index>`."""
+    return f"{prompt.benchmark}/{prompt.prompt_id}/{image_index}"
+
+
+def seed_of(base_seed: int, sample_id: str) -> int:
+    """The seed of a sample: the first 63 bits of sha256 over base seed and id, so it fits int64 >= 0."""
+    digest = hashlib.sha256(canonical_json([base_seed, sample_id])).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def key_of(config: Any) -> str:
+    """The key of a resolved configuration: sha256 of its canonical JSON, 16 hexadecimal digits."""
+    return hashlib.sha256(canonical_json(config)).hexdigest()[:KEY_DIGITS]
+
+
+def build_plan(sweep: Sweep, *, limit: int | None = None) -> Plan:
+    """Resolve a sweep: load prompts and cards, compute keys and seeds, cut chunks.
+
+    limit: only the first `limit` prompts; it changes no key and no seed. ConfigError for a bad limit, repeated prompt
+    ids, an empty prompt set, a prompt that a target does not take, or an estimate above the sweep's `max_hours`.
+    """
+    if limit is not None and limit < 1:
+        raise ConfigError(f"--limit {limit} is too small; give the number of prompts, from 1 on.")
+    prompts, prompts_hash = load_prompt_set(sweep.prompts)
+    _check_prompts(prompts)
+    chunks = cut_chunks(prompts, sweep, limit=limit)
+    families = import_module(sweep.families)
+    methods = [pin_files(method) for method in sweep.methods]
+    cells = []
+    for target in sweep.targets:
+        card = families.load_card(target)
+        check_prompts(card, (prompt.text for prompt in prompts))
+        for method in methods:
+            check_fit(method, card)
+            config = cell_config(sweep, target, weights_hash(card, method), method, prompts_hash)
+            grid = (card.grid, card.grid)
+            cells.append(Cell(key_of(config), target, method, config, grid, int(card.image_px), chunks))
+    sweep_key = key_of(
+        {
+            "name": sweep.name,
+            "cells": [cell.key for cell in cells],
+            "evaluators": list(sweep.evaluators),
+        }
+    )
+    plan = Plan(sweep, sweep_key, tuple(cells), tuple(prompts), limit)
+    check_hours(plan)
+    return plan
+
+
+def weights_hash(card: Any, method: SamplerKnobs) -> str:
+    """Content hash of what a cell loads: the card's, joined by a learned up-sampler's where the method uses one."""
+    upsampler = getattr(method, "upsampler", "")
+    if not upsampler.startswith(PREFIX):
+        return str(card.content_hash)
+    return sha256_hex(canonical_json([card.content_hash, find_latent(card, upsampler).content_hash]))
+
+
+def pin_files(method: SamplerKnobs) -> SamplerKnobs:
+    """The method with every file that it names made absolute and pinned to its content (`mulosd.files.pin`)."""
+    files = {key: pin_file(name) for key, name in knobs_of(method).items() if key in FILE_KNOBS}
+    return replace(method, **files)
+
+
+def load_prompt_set(spec: Mapping[str, Any]) -> tuple[list[Prompt], str]:
+    """The full prompt list that a sweep's `prompts` mapping names, and its hash."""
+    from mulosd.prompts import load_prompts, prompt_list_hash
+
+    prompts = load_prompts(spec)
+    return prompts, prompt_list_hash(prompts)
+
+
+def cell_config(sweep: Sweep, target: str, card_hash: str, method: SamplerKnobs, prompts_hash: str) -> dict[str, Any]:
+    """The behaviour-relevant configuration of a cell; settings at their introduction default are left out.
+
+    Left out on purpose: limit, workers, threads and hosts, which must not change an image. method: with pinned files.
+    """
+    knobs = {key: content_of(value) if key in FILE_KNOBS else value for key, value in knobs_of(method).items()}
+    config: dict[str, Any] = {
+        "schema": KEY_SCHEMA,
+        "target": target,
+        "weights": card_hash,
+        "method": method.name,
+        "knobs": knobs,
+        "prompts": prompts_hash,
+        "base_seed": sweep.base_seed,
+        "images_per_prompt": sweep.images_per_prompt,
+        "device": sweep.device,
+        "dtype": sweep.dtype,
+        "batch_size": sweep.batch_size,
+    }
+    if sweep.chunk_prompts != CHUNK_PROMPTS:
+        config["chunk_prompts"] = sweep.chunk_prompts
+    return config
+
+
+def cut_chunks(prompts: Sequence[Prompt], sweep: Sweep, *, limit: int | None = None) -> tuple[Chunk, ...]:
+    """Chunks of the first `limit` prompts; boundaries come from the full list."""
+    wanted = len(prompts) if limit is None else min(limit, len(prompts))
+    chunks = []
+    for start in range(0, wanted, sweep.chunk_prompts):
+        full = prompts[start : start + sweep.chunk_prompts]
+        samples = tuple(
+            _sample(prompt, image_index, sweep.base_seed)
+            for prompt in full
+            for image_index in range(sweep.images_per_prompt)
+        )
+        num_prompts = min(len(full), wanted - start)
+        chunks.append(Chunk(start // sweep.chunk_prompts, samples, num_prompts * sweep.images_per_prompt))
+    return tuple(chunks)
+
+
+def check_weights(plan: Plan) -> None:
+    """DataError where a target lacks weights: its keys are provisional, so nothing may be stored under them."""
+    families = import_module(plan.sweep.families)
+    for card in map(families.load_card, plan.sweep.targets):
+        if isinstance(card, Card) and card.missing:
+            raise DataError(card.fetch_hint)
+
+
+def check_networks(plan: Plan) -> None:
+    """`check_network` of every cell, before any worker loads weights."""
+    families = import_module(plan.sweep.families)
+    for cell in plan.cells:
+        draft_grid = families.load_card(cell.target).draft_grid
+        check_network(cell.method, cell.grid[0] // draft_grid if draft_grid else None)
+
+
+def check_network(method: SamplerKnobs, ratio: int | None) -> None:
+    """Refuse a super-resolution network that cannot serve; ratio None is a target without drafter, refused elsewhere.
+
+    Loads torch, for the up-sampler `sr` only.
+    """
+    if getattr(method, "upsampler", None) == "sr" and ratio is not None:
+        from mulosd.upsample.sr import load_network
+
+        load_network(knobs_of(method).get("sr_model"), ratio)
+
+
+def describe(plan: Plan, cached: Mapping[str, int] | None = None) -> str:
+    """Text for `mulosd plan`: the sweep, its cells and sizes; `cached` is cell key -> staged images."""
+    sweep = plan.sweep
+    per_cell = plan.cells[0]
+    lines = [
+        f"sweep {sweep.name} ({plan.sweep_key}): {len(plan.cells)} cells × {per_cell.n_samples} images"
+        f" in {len(per_cell.chunks)} chunks = {plan.n_samples} images",
+        f"prompts: {_pairs(sweep.prompts)} ({len(plan.prompts)} in all"
+        + (f", the first {plan.limit} used)" if plan.limit is not None else ")"),
+        f"base seed {sweep.base_seed}, batch size {sweep.batch_size}, {sweep.device} {sweep.dtype},"
+        f" at most {sweep.max_failed} failed images",
+        f"evaluators: {', '.join(sweep.evaluators) or 'none'}",
+    ]
+    if sweep.bench:
+        spec, sizes = sweep.bench, ", ".join(map(str, sweep.bench.batches))
+        lines.append(f"bench: {spec.prompts} prompts after {spec.warmup} for warm-up, in batches of {sizes}")
+    lines += describe_hours(plan) + describe_weights(sweep)
+    for cell in plan.cells:
+        done = "" if cached is None else f"  {min(cached.get(cell.key, 0), cell.n_samples)}/{cell.n_samples} cached"
+        lines.append(f"  {cell.key}  {cell.label}{done}")
+    return "\n".join(lines)
+
+
+def describe_weights(sweep: Sweep) -> list[str]:
+    """Lines for `mulosd plan`: memory that each target needs, and weights that are not there yet."""
+    families = import_module(sweep.families)
+    lines = []
+    drafters = {method.drafter for method in sweep.methods if isinstance(method, DraftOnly)}
+    for card in map(families.load_card, sweep.targets):
+        if isinstance(card, Card):  # fakes of tests have no weights
+            lines += memory_lines(card, dtype=sweep.dtype, batch_size=sweep.batch_size, drafters=drafters)
+            if card.missing:
+                lines.append(f"!! {card.fetch_hint} Its keys below are provisional: they hash the weights.")
+    return lines
+
+
+def _sample(prompt: Prompt, image_index: int, base_seed: int) -> Sample:
+    sample_id = sample_id_of(prompt, image_index)
+    return Sample(sample_id, prompt, image_index, seed_of(base_seed, sample_id))
+
+
+def _check_prompts(prompts: Sequence[Prompt]) -> None:
+    if not prompts:
+        raise ConfigError("the prompt set is empty; choose a set, split or file with at least one prompt.")
+    seen: set[tuple[str, str]] = set()
+    for prompt in prompts:
+        name = (prompt.benchmark, prompt.prompt_id)
+        if name in seen:
+            raise ConfigError(
+                f"prompt id {prompt.prompt_id!r} of {prompt.benchmark} occurs twice; make the ids unique."
+            )
+        seen.add(name)
+
+
+def _pairs(spec: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in spec.items())

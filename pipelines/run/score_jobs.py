@@ -1,0 +1,193 @@
+"""Scores of a cell: chunk states, cached by the content of the chunk, merged and finalised into metrics.json.
+
+    scores/<evaluator>-<hash(version, protocol)>/  chunk-00000.state ..., manifest.json, metrics.json
+
+metrics.json keeps one result per basis (the exact chunks and rows it rests on), because sweeps with different
+limits share cells. Results whose chunks were replaced are dropped with them.
+
+An evaluator with a `source` scores nothing itself: it finalises the states of the evaluator of that name (built with
+the same context), so that features are computed once per chunk for all metrics that rest on them.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from evaluators.types import Metric
+from mulosd.errors import DataError
+from mulosd.files.publish import publish_json, read_json
+from mulosd.stage.manifest import MANIFEST
+from pipelines.executors.local import resolve
+from pipelines.plan.build import Cell, key_of
+from pipelines.store.layout import Store
+from pipelines.work.score import EvaluatorSpec, ScoreTask, StateReport, load_state
+
+METRICS = "metrics.json"
+
+
+@dataclass(frozen=True)
+class ScoreJob:
+    """One evaluator on one cell: its folder, the basis wanted, and the evaluator that finalises.
+
+    states: the folder of the chunk states, another one than `folder` where the evaluator has a source. serves: the jobs
+    that rest on this one's states.
+    """
+
+    cell: Cell
+    spec: EvaluatorSpec
+    evaluator: Any
+    folder: Path
+    states: Path
+    basis: tuple[tuple[int, str, int], ...]  # (chunk, sha256 of its file, rows used) in chunk order
+    serves: tuple["ScoreJob", ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """Identity of the basis inside metrics.json."""
+        return key_of([list(part) for part in self.basis])
+
+
+def score_jobs(
+    store: Store, cells: Sequence[Cell], specs_of: Callable[[Cell], Sequence[EvaluatorSpec]]
+) -> list[ScoreJob]:
+    """The jobs of all evaluators on all cells, done or not, and of the sources that they share."""
+    built: dict[EvaluatorSpec, Any] = {}
+
+    def build(spec: EvaluatorSpec) -> Any:
+        if spec not in built:
+            built[spec] = resolve(spec.builder)(spec.name, **dict(spec.context))
+        return built[spec]
+
+    def source_of(spec: EvaluatorSpec) -> EvaluatorSpec:
+        source = getattr(build(spec), "source", None)
+        return spec if source is None else replace(spec, name=source)
+
+    jobs: list[ScoreJob] = []
+    for cell in cells:
+        own: list[ScoreJob] = []
+        served: dict[EvaluatorSpec, list[ScoreJob]] = {}
+        for spec in specs_of(cell):
+            source = source_of(spec)
+            folder, states = (score_folder(store, cell.key, build(one)) for one in (spec, source))
+            job = ScoreJob(cell, spec, build(spec), folder, states, basis_of(store, cell))
+            if source == spec:
+                own.append(job)
+            else:
+                served.setdefault(source, []).append(job)
+        for source, rest in served.items():
+            first = rest[0]
+            shared = replace(first, spec=source, evaluator=build(source), folder=first.states, serves=tuple(rest))
+            own = [job for job in own if job.spec != source]
+            jobs += [shared, *rest]
+        jobs += own
+    return jobs
+
+
+def score_folder(store: Store, cell_key: str, evaluator: Any) -> Path:
+    """`<evaluator>-<hash>`: another version, protocol or weights never meets these numbers."""
+    identity = key_of({"version": evaluator.version, "protocol": evaluator.protocol()})
+    return store.cell_dir(cell_key) / "scores" / f"{evaluator.name}-{identity}"
+
+
+def basis_of(store: Store, cell: Cell) -> tuple[tuple[int, str, int], ...]:
+    """What a score of the cell rests on: every wanted chunk and how many of its rows."""
+    entries = store.entries(cell.key)
+    missing = [chunk.index for chunk in cell.chunks if chunk.index not in entries]
+    if missing:
+        raise DataError(f"cell {cell.key} lacks chunk {missing[0]}; run the sweep again to decode it.")
+    return tuple((chunk.index, entries[chunk.index].sha256, chunk.wanted) for chunk in cell.chunks)
+
+
+def is_scored(job: ScoreJob) -> bool:
+    """Whether metrics.json holds the result on this basis, and the states are there while a job still rests on them."""
+    if not (job.folder / METRICS).exists() or job.digest not in read_json(job.folder / METRICS)["results"]:
+        return False
+    return all(is_scored(served) for served in job.serves) or not _stale(job)
+
+
+def score_tasks(store: Store, job: ScoreJob) -> Iterator[ScoreTask]:
+    """The chunks of a job that have no current state; none where another job makes them."""
+    if job.states != job.folder:
+        return
+    entries = store.entries(job.cell.key)
+    for index, _, rows in _stale(job):
+        yield ScoreTask(
+            job.cell.key,
+            job.cell.label,
+            job.spec,
+            index,
+            str(store.chunk_path(job.cell.key, index)),
+            entries[index],
+            rows,
+            str(job.folder / _state_name(index)),
+        )
+
+
+def record_state(report: StateReport, folder: Path) -> None:
+    """Add a published state to the folder's manifest."""
+    states = {**_states(folder), report.name: report}
+    files = {
+        name: {"index": s.index, "chunk_sha256": s.chunk_sha256, "rows": s.rows, "sha256": s.sha256}
+        for name, s in states.items()
+    }
+    publish_json(folder / MANIFEST, {"files": files})
+
+
+def finish_job(job: ScoreJob, *, current_chunks: frozenset[str]) -> list[Metric]:
+    """Merge the states in chunk order, finalise and publish metrics.json.
+
+    current_chunks: digests of the cell's chunk files; results that rest on others are dropped.
+    """
+    states = _states(job.states)
+    merged: Any = None
+    for position, part in enumerate(job.basis):
+        report = states[_state_name(part[0])]
+        if report.basis != part:
+            raise DataError(f"{job.states / report.name} belongs to another chunk content; run the sweep again.")
+        modules = (type(job.evaluator).__module__,)
+        state = load_state(job.states / report.name, report.sha256, extra_modules=modules)
+        merged = state if position == 0 else job.evaluator.merge(merged, state)
+    metrics: list[Metric] = job.evaluator.finalize(merged)
+    path = job.folder / METRICS
+    old = read_json(path)["results"] if path.exists() else {}
+    results = {k: r for k, r in old.items() if {part[1] for part in r["basis"]} <= current_chunks}
+    results[job.digest] = {
+        "basis": [list(part) for part in job.basis],
+        "metrics": [metric.to_json() for metric in metrics],
+    }
+    header = {"evaluator": job.evaluator.name, "version": job.evaluator.version, "protocol": job.evaluator.protocol()}
+    if not (job.folder / MANIFEST).exists():
+        publish_json(job.folder / MANIFEST, {"files": {}})  # its states lie with the source
+    publish_json(path, {**header, "results": results})
+    return metrics
+
+
+def read_metrics(folder: Path, digest: str) -> dict[str, dict[str, Any]]:
+    """Metric name -> its JSON form for one basis; DataError where the score is gone."""
+    results = read_json(folder / METRICS)["results"]
+    if digest not in results:
+        raise DataError(f"{folder} no longer holds this sweep's score (its images were replaced); run the sweep again.")
+    return {metric["name"]: metric for metric in results[digest]["metrics"]}
+
+
+def _stale(job: ScoreJob) -> list[tuple[int, str, int]]:
+    """Parts of the basis without a current state."""
+    current = _states(job.states)
+    names = {part: _state_name(part[0]) for part in job.basis}
+    return [
+        part
+        for part, name in names.items()
+        if name not in current or current[name].basis != part or not (job.states / name).exists()
+    ]
+
+
+def _state_name(index: int) -> str:
+    return f"chunk-{index:05d}.state"
+
+
+def _states(folder: Path) -> dict[str, StateReport]:
+    if not (folder / MANIFEST).exists():
+        return {}
+    files = read_json(folder / MANIFEST)["files"]
+    return {name: StateReport(name=name, **entry) for name, entry in files.items()}

@@ -1,0 +1,170 @@
+"""The store (`--out DIR`): where cells, sweeps, bench runs and the outbox lie. Many sweeps share one store.
+
+    cells/<cell_key>/   cell.json (first), images/chunk-00000.parquet ..., manifest.json (last), scores/...
+    sweeps/<sweep_key>/ sweep.json: its cells and what was scored; progress.json: where its run stands
+    conditions/<encoder identity>/ what encoders made of prompts (see `conditions`)
+    bench/<run>/        bench.json, rows.parquet
+    outbox/             what waits for the tracking server
+
+One writer per cell at a time (see `lease`).
+"""
+
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mulosd.errors import ConfigError, DataError, EnvironmentProblem
+from mulosd.files.publish import publish_json, read_json
+from mulosd.stage.manifest import FileEntry, chunk_name, chunk_path, read_manifest, write_manifest
+from pipelines.plan.build import Cell, Chunk
+from pipelines.store.lease import Lease, hold
+
+LOCK = ".lock"
+CONDITIONS = "conditions"
+
+_KEY = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+
+
+class Store:
+    """Paths and state of one store folder; an absolute path, since workers may run in another directory."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root).absolute()
+        self._leases: dict[str, Lease] = {}
+
+    @classmethod
+    def open(cls, root: str | Path) -> "Store":
+        """The store at `root`, created if needed; EnvironmentProblem before any work where it cannot be written."""
+        store = cls(root)
+        probe = store.root / f".probe.{secrets.token_hex(4)}.tmp"
+        try:
+            store.root.mkdir(parents=True, exist_ok=True)
+            probe.write_bytes(b"")
+            probe.unlink()
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"the output folder {store.root} cannot be written ({error.strerror or error}); "
+                "choose a writable folder with --out."
+            ) from error
+        return store
+
+    @classmethod
+    def existing(cls, root: str | Path) -> "Store":
+        """The store at `root` for reading; DataError where there is none."""
+        store = cls(root)
+        if not (store.root / "cells").is_dir() and not (store.root / "sweeps").is_dir():
+            raise DataError(f"{store.root} is no store of mulosd runs; give the --out folder of `mulosd run`.")
+        return store
+
+    @property
+    def outbox(self) -> Path:
+        return self.root / "outbox"
+
+    def cell_dir(self, cell_key: str) -> Path:
+        return self.root / "cells" / _checked(cell_key)
+
+    def sweep_dir(self, sweep_key: str) -> Path:
+        return self.root / "sweeps" / _checked(sweep_key)
+
+    def conditions_dir(self, identity: str) -> Path:
+        return self.root / CONDITIONS / _checked(identity)
+
+    def bench_dir(self, run: str) -> Path:
+        return self.root / "bench" / _checked(run)
+
+    def chunk_path(self, cell_key: str, index: int) -> Path:
+        return chunk_path(self.cell_dir(cell_key), index)
+
+    def sweep_keys(self) -> list[str]:
+        """Keys of the sweeps that ran here, the most recent last."""
+        found = [path for path in (self.root / "sweeps").glob("*/sweep.json") if _KEY.match(path.parent.name)]
+        return [path.parent.name for path in sorted(found, key=lambda p: (p.stat().st_mtime_ns, p.parent.name))]
+
+    def read_sweep(self, sweep_key: str) -> dict[str, Any]:
+        """The record of a sweep (see `driver`)."""
+        value: dict[str, Any] = read_json(self.sweep_dir(sweep_key) / "sweep.json")
+        return value
+
+    def write_sweep(self, sweep_key: str, record: Mapping[str, Any]) -> None:
+        publish_json(self.sweep_dir(sweep_key) / "sweep.json", dict(record))
+
+    def read_cell(self, cell_key: str) -> dict[str, Any]:
+        """The content of cell.json."""
+        value: dict[str, Any] = read_json(self.cell_dir(cell_key) / "cell.json")
+        return value
+
+    def check_cell(self, cell: Cell) -> bool:
+        """Whether the cell exists here; ConfigError naming the field where it was made with another setting."""
+        path = self.cell_dir(cell.key) / "cell.json"
+        if not path.exists():
+            return False
+        stored, wanted = read_json(path)["config"], dict(cell.config)
+        for name in sorted({*stored, *wanted}):
+            if stored.get(name) != wanted.get(name):
+                raise ConfigError(
+                    f"{path}: {name} is {stored.get(name)!r} in the stored cell and {wanted.get(name)!r} in this "
+                    "sweep; undo the change or use another --out folder."
+                )
+        return True
+
+    def open_cell(self, cell: Cell, record: Mapping[str, Any]) -> None:
+        """Write cell.json, the first file of a cell, unless it is there and agrees. record: with what it ran."""
+        if not self.check_cell(cell):
+            content = {
+                "config": dict(cell.config),
+                "label": cell.label,
+                "grid": list(cell.grid),
+                "record": dict(record),
+            }
+            publish_json(self.cell_dir(cell.key) / "cell.json", content)
+
+    def entries(self, cell_key: str) -> dict[int, FileEntry]:
+        """Chunk index -> manifest entry, for the chunks whose files are still there."""
+        folder = self.cell_dir(cell_key)
+        return {
+            int(name[6:11]): entry
+            for name, entry in read_manifest(folder).items()
+            if (folder / "images" / name).exists()
+        }
+
+    def record_chunk(self, cell_key: str, index: int, entry: FileEntry) -> None:
+        """Add a published chunk to the manifest; entries whose file was deleted are dropped."""
+        self.check_lease(cell_key)
+        entries = {**self.entries(cell_key), index: entry}
+        write_manifest(self.cell_dir(cell_key), {chunk_name(i): e for i, e in entries.items()})
+
+    def staged(self, cell: Cell) -> int:
+        """How many of the cell's wanted images are staged without failure (by the manifest alone)."""
+        entries = self.entries(cell.key)
+        return sum(
+            min(entries[c.index].rows - entries[c.index].failed, c.wanted) for c in cell.chunks if c.index in entries
+        )
+
+    @contextmanager
+    def lock_cell(self, cell_key: str, *, wait: bool = True) -> Iterator[None]:
+        """Hold the cell's lock; waits for another run that works on the cell, or raises `lease.Locked`."""
+        with hold(self.cell_dir(cell_key) / LOCK, wait=wait) as lease:
+            self._leases[cell_key] = lease
+            try:
+                yield
+            finally:
+                del self._leases[cell_key]
+
+    def check_lease(self, cell_key: str) -> None:
+        """EnvironmentProblem when this run held the cell's lock and another one has taken it over."""
+        if lease := self._leases.get(cell_key):
+            lease.check()
+
+
+def is_complete(entry: FileEntry | None, chunk: Chunk) -> bool:
+    """Whether a manifest entry covers the chunk's wanted samples without a failed row."""
+    return entry is not None and entry.failed == 0 and entry.rows >= chunk.wanted
+
+
+def _checked(key: str) -> str:
+    if not _KEY.match(key):
+        raise DataError(f"{key!r} is not a key of this store; keys hold letters, digits, '.', '-' and '_'.")
+    return key

@@ -1,0 +1,118 @@
+"""The command line as a user meets it: exit codes, one sentence for what can be fixed, nothing half-written."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from mulosd.errors import ConfigError
+from pipelines.cli import main as module
+from pipelines.cli.main import cli, main
+from pipelines.cli.single import parse_knobs
+
+ROOT = Path(__file__).parents[4]
+COMMANDS = ["animate", "bench", "card", "compare", "convert", "demo", "doctor", "fetch", "gallery", "generate"]
+COMMANDS += ["measure", "plan", "regions", "run", "stage", "submit", "sync", "table", "track", "train", "ui"]
+
+
+def run_main(*args: str) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main(args)
+    return int(stop.value.code or 0)
+
+
+def test_all_commands_have_help() -> None:
+    assert sorted(cli.commands) == COMMANDS
+    for words in (["stage", "verify"], ["train", "tiny"], *([name] for name in COMMANDS)):
+        result = CliRunner().invoke(cli, [*words, "--help"])
+        assert result.exit_code == 0, result.output
+        assert result.output.startswith("Usage:")
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("generate", {"--target", "--method", "--prompt", "--seed", "--out", "--set"}),
+        ("plan", {"--set"}),
+        ("run", {"--out", "--executor", "--limit", "--set", "--dry-run"}),
+        ("table", {"--format"}),
+    ],
+)
+def test_fixed_forms(command: str, options: set[str]) -> None:
+    """Scripts rely on these."""
+    assert options <= {opt for param in cli.commands[command].params for opt in param.opts}
+
+
+def test_help_is_fast() -> None:
+    """Under a second; the best of three, since the machine may be busy."""
+    walls = []
+    for _ in range(3):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "pipelines.cli", "--help"], cwd=ROOT, check=True, capture_output=True)
+        walls.append(time.perf_counter() - start)
+    assert min(walls) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (["plan", "no/such.yaml"], "no such file"),
+        (["plan", "smokee"], "unknown sweep"),
+        (["table", "/no/such/store"], "no store"),
+        (["stage", "verify", "/no/such/store"], "no cells"),
+        (["ui", "/no/such/store"], "does not exist"),
+        (["gallery", "/no/such/store", "--out", "x.png"], "no store"),
+        (["generate", "--target", "t", "--method", "ar", "--prompt", "p", "--out", "x.jpg"], ".png"),
+        (["generate", "--target", "t", "--method", "arr", "--prompt", "p", "--out", "x.png"], "Did you mean 'ar'"),
+        (["generate", "--target", "t", "--method", "mulosd", "--prompt", "p", "--out", "x.png", "--set", "tau=.nan"],
+         "not finite"),
+        (["generate", "--target", "t", "--method", "ar", "--prompt", "p", "--out", "/proc/x.png"], "cannot be written"),
+    ],
+)  # fmt: skip
+def test_what_a_user_can_fix_is_one_sentence(
+    args: list[str], text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_main(*args) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert text in err
+    assert "Traceback" not in err
+    assert len(err.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_usage_errors_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_main("run", "smoke") == 2
+    assert "--out" in capsys.readouterr().err
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(module, "_load", broken)
+    with pytest.raises(ZeroDivisionError):
+        main(["plan", "smoke"])
+
+
+def test_an_interrupt_exits_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_load", stopped)
+    assert run_main("plan", "smoke") == 130
+    assert "continues" in capsys.readouterr().err
+
+
+def test_knobs_are_yaml_and_given_once() -> None:
+    assert parse_knobs(["tau=0.2", "rows_per_cycle=all", "radius=2"]) == {
+        "tau": 0.2,
+        "rows_per_cycle": "all",
+        "radius": 2,
+    }
+    with pytest.raises(ConfigError, match="twice"):
+        parse_knobs(["tau=0.2", "tau=0.3"])

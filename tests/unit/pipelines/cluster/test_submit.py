@@ -1,0 +1,102 @@
+"""What a submission is before anything is sent: absolute paths, code state, the upload, and what is refused."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from mulosd.errors import ConfigError
+from pipelines.cli.main import cli
+from pipelines.cluster.submit import ADDRESS, ADDRESS_VARIABLES, resolve_address, sweep_job
+from pipelines.cluster.upload import examine
+from pipelines.host.job_env import JOB_CONFIG, check_job_paths
+from pipelines.host.provenance import git_state
+
+ROOT = Path(__file__).parents[4]
+
+
+def option(command: tuple[str, ...], name: str) -> list[str]:
+    return [command[i + 1] for i, word in enumerate(command) if word == name]
+
+
+def test_a_job_says_everything_absolutely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    uri = "postgresql://me:secret@db/x"
+    job = sweep_job("smoke", out=Path("store"), limit=3, tracking_uri=uri, overrides=["base_seed=1"])
+    assert option(job.entrypoint, "--out") == [str(tmp_path / "store")]
+    assert option(job.entrypoint, "--set") == ["base_seed=1"]
+    assert option(job.entrypoint, "--limit") == ["3"]
+    assert "sweeps/smoke.yaml" in job.entrypoint
+    assert job.working_dir == ROOT
+    assert job.env == {"MULOSD_TRACKING_URI": uri}
+    assert "secret" not in " ".join([*job.entrypoint, *job.metadata.values()])
+    state = git_state()
+    assert job.metadata["mulosd.commit"] == (state["commit"] or "")
+    assert job.prefix == sweep_job("smoke", out=Path("store"), limit=3, overrides=["base_seed=1"]).prefix
+    assert job.prefix != sweep_job("smoke", out=Path("other"), limit=3, overrides=["base_seed=1"]).prefix
+
+
+def test_a_prompt_file_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(
+        "name: mine\ntarget: tiny-mid\nprompts: {name: dpg, path: texts}\nmethods: [{method: ar}]\n"
+    )
+    job = sweep_job("mine.yaml", out=Path("store"), working_dir=tmp_path)
+    assert option(job.entrypoint, "--set") == [f"prompts.path={tmp_path / 'texts'}"]
+    assert job.entrypoint[job.entrypoint.index("run") + 1] == "mine.yaml"
+    with pytest.raises(ConfigError, match="not in the working directory"):
+        sweep_job("mine.yaml", out=Path("store"), working_dir=ROOT)
+    with pytest.raises(ConfigError, match="four slashes"):
+        sweep_job("smoke", out=Path("store"), tracking_uri="sqlite:///x.db")
+
+
+def test_the_address_that_is_given_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ADDRESS_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert resolve_address(None) == ADDRESS
+    monkeypatch.setenv("RAY_ADDRESS", "http://elsewhere:1")
+    assert resolve_address(None) == "http://elsewhere:1"
+    assert resolve_address("http://here:2/") == "http://here:2"
+    with pytest.raises(ConfigError, match="no job server"):
+        resolve_address("head:6379")
+
+
+def test_the_upload_follows_the_ignore_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size in {"a.py": 10, "big.bin": 5000, "runs/x.bin": 9000, ".venv/y": 9000, "data/z": 9000}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x" * size)
+    (tmp_path / ".gitignore").write_text("/runs/\n")
+    (tmp_path / ".rayignore").write_text("/data/\n")
+    upload = examine(tmp_path)
+    assert [name for name, _ in upload.files] == ["big.bin", "a.py", ".gitignore", ".rayignore"]
+    assert "4 files" in upload.lines()[0]
+    monkeypatch.setattr("pipelines.cluster.upload.MAX_BYTES", 100)
+    with pytest.raises(ConfigError, match=r"\.rayignore \(the largest: big\.bin"):
+        examine(tmp_path)
+    with pytest.raises(ConfigError, match="is no folder"):
+        examine(tmp_path / "missing")
+
+
+def test_dry_run_shows_what_would_be_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = CliRunner().invoke(cli, ["submit", "smoke", "--out", str(tmp_path), "--dry-run", "--address", ADDRESS])
+    assert done.exit_code == 0, done.output
+    assert "working directory" in done.output
+    assert done.output.count(" MiB  ") == 5
+    assert f"{ADDRESS}: python -m pipelines.cli run sweeps/smoke.yaml --out {tmp_path}" in done.output
+    sent = {name for name, _ in examine(ROOT).files}
+    assert "pipelines/cli/main.py" in sent
+    assert not any(name.startswith(("tests/", ".git/", "runs/", ".venv/")) for name in sent)
+    wrong = CliRunner().invoke(cli, ["submit", "smoke", "--out", str(tmp_path), "--env", "X"])
+    assert "NAME=VALUE" in str(wrong.exception)
+
+
+def test_inside_a_job_paths_are_absolute_and_the_code_state_is_the_submitters(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_job_paths(Path("store"), None)
+    metadata = {"job_submission_id": "sweep-x-1", "mulosd.commit": "abc", "mulosd.diff_sha256": ""}
+    monkeypatch.setitem(os.environ, JOB_CONFIG, json.dumps({"metadata": metadata}))
+    with pytest.raises(ConfigError, match="--out store is relative"):
+        check_job_paths(Path("store"), None)
+    check_job_paths(Path("/store"), None)
+    assert git_state() == {"commit": "abc", "diff_sha256": ""}
