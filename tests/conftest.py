@@ -3,9 +3,20 @@
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is loaded: workers share the cores
+    cores = len(os.sched_getaffinity(0)) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores)))
+
+# The same examples on every machine, and no time limit that a busy one would miss. To look for new examples:
+# pytest --hypothesis-profile=default
+settings.register_profile(
+    "repeatable", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("repeatable")
 
 OPTIONAL = {
     "gpu": "needs a CUDA device; run with --gpu",
@@ -24,7 +35,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         parser.addoption(f"--{name}", action="store_true", help=f"also run tests marked {name} ({reason})")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what was not asked for. With `pytest -n`: a file is one worker's, so that its fixtures are made once, and
+    all of Ray is one worker's, from the start, as it takes longest."""
+    items.sort(key=lambda item: "ray" not in item.keywords)
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group("ray" if "ray" in item.keywords else item.nodeid.partition("::")[0]))
     for name, reason in OPTIONAL.items():
         if config.getoption(f"--{name}"):
             continue

@@ -204,7 +204,7 @@ def world_hash(count: int = 256, size: int = 64) -> str:
 def set_quality(folder: Path, quality: dict[str, Any], sampler: dict[str, dict[str, float]]) -> None:
     """Write measured quality and chosen sampler presets (target id -> fields) into a published card."""
     path = folder / "card.json"
-    card = json.loads(path.read_text())
+    card = json.loads(path.read_text(encoding="utf-8"))
     card["quality"] = quality
     for target, preset in sampler.items():
         card["targets"][target]["sampler"] |= preset
@@ -213,7 +213,7 @@ def set_quality(folder: Path, quality: dict[str, Any], sampler: dict[str, dict[s
 
 def _write_json(path: Path, data: dict[str, Any]) -> None:
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(data, indent=1) + "\n")
+    partial.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     os.replace(partial, path)
 
 

@@ -3,6 +3,7 @@
 Exit codes: 0 done, 1 a bug (with its traceback), 2 something the user can fix (said on stderr), 130 interrupted.
 """
 
+import io
 import logging
 import os
 import sys
@@ -43,6 +44,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Entry point; ends the process with the exit codes above."""
     # Read when torch loads its threads: waiting ones must not spin beside a busy core.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without a dash, or a lone surrogate: "?", no traceback
+            stream.reconfigure(errors="replace")
     try:
         code = cli.main(args=None if argv is None else list(argv), prog_name="mulosd", standalone_mode=False)
     except UserError as error:

@@ -60,7 +60,7 @@ def test_a_run_publishes_json_and_a_page(tmp_path: Path) -> None:
     assert all(row["images"] == 1 and "warm-up" not in row["flag"] for row in rows.values())
     (image,) = content["results"]["grid 8"]["methods"]["mulosd"]["images"]
     assert 0 < image["resampled"] <= 64 * gpu.RESAMPLED_FRACTION
-    page = (tmp_path / "gpu.md").read_text()
+    page = (tmp_path / "gpu.md").read_text(encoding="utf-8")
     assert all(f"| {name} |" in page for name in rows)
 
 

@@ -130,7 +130,7 @@ def test_a_sweep_logged_without_its_rows(logged: Store, monkeypatch: pytest.Monk
         results_from_mlflow(default_uri(logged.root))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.dictionaries(st.sampled_from([f"s/{i}/0" for i in range(5)]), FINITE),
     st.dictionaries(st.sampled_from([f"s/{i}/0" for i in range(5)]), FINITE),

@@ -68,7 +68,7 @@ def _methods(output: str) -> list[str]:
 def _rows(output: str) -> list[dict[str, str]]:
     """The table that a run has written, as its CSV form has it."""
     path = next(line.removeprefix("table: ") for line in output.splitlines() if line.startswith("table: "))
-    return list(csv.DictReader(Path(path).with_suffix(".csv").read_text().splitlines()))
+    return list(csv.DictReader(Path(path).with_suffix(".csv").read_text(encoding="utf-8").splitlines()))
 
 
 def _llamagen() -> dict[str, Any]:

@@ -13,7 +13,7 @@ from mulosd.methods import AR, DraftOnly, MuLoSD, SamplerKnobs, ZipAR
 from mulosd.sampling.filters import Sampler
 from tests.unit.decoding import toys
 
-SETTINGS = settings(deadline=None, max_examples=30, derandomize=True, database=None)
+SETTINGS = settings(max_examples=30)
 WINDOW = st.integers(1, 4)
 
 

@@ -14,7 +14,7 @@ from mulosd.decoding.engine import Bools
 from mulosd.methods import MuLoSD
 from tests.unit.decoding.test_verify import random_codebook, random_probs
 
-SETTINGS = settings(deadline=None, max_examples=30, derandomize=True, database=None)
+SETTINGS = settings(max_examples=30)
 POLICIES: list[dict[str, Any]] = [
     {"rejection": "local"},
     {"radius": 1},

@@ -16,7 +16,7 @@ from mulosd.sampling import filters as sampling
 from mulosd.sampling.filters import Sampler
 from tests.unit.decoding import toys
 
-SETTINGS = settings(deadline=None, max_examples=60, derandomize=True, database=None)
+SETTINGS = settings(max_examples=60)
 SEED = st.integers(0, 10**6)
 
 
@@ -161,7 +161,7 @@ def test_top_k_of_the_target_binds_drafts_and_resampled_tokens() -> None:
         assert np.array_equal(result.tokens[b].ravel()[: first + 1], greedy.tokens[b].ravel()[: first + 1])
 
 
-@settings(deadline=None, max_examples=25, derandomize=True, database=None)
+@settings(max_examples=25)
 @given(
     tau=st.sampled_from([-1.0, 0.0, 0.005, 0.02, 0.05, 0.2, 0.9, 1.1]),
     pool_k=st.sampled_from([1, 2, 5, toys.CODES]),

@@ -17,7 +17,7 @@ from mulosd.models.image_gpt import ImageGPT
 from mulosd.types import STATUS_ACCEPTED
 from tests.unit.decoding import toys
 
-SETTINGS = settings(deadline=None, max_examples=60, derandomize=True, database=None)
+SETTINGS = settings(max_examples=60)
 SIDE = st.integers(2, 7)
 
 

@@ -140,7 +140,7 @@ JUDGE = DpgEvaluator(BitVqa())
 MANY = [picture(f"p{i}", 37 * i % 16, index) for i in range(5) for index in range(2)] + [FAILED]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.integers(0, 2), min_size=11, max_size=11))
 def test_merge_is_associative_and_commutative(owners: list[int]) -> None:
     a, b, c = (JUDGE.score([r for r, own in zip(MANY, owners, strict=True) if own == part]) for part in range(3))

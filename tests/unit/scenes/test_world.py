@@ -169,7 +169,7 @@ def with_pattern(obj: SceneObject, pattern: str) -> SceneObject:
     return SceneObject(obj.shape, obj.color, pattern, obj.cx, obj.cy, obj.half)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(obj=objects, pattern=st.sampled_from(voc.PATTERNS), background=st.sampled_from(sorted(voc.BACKGROUNDS)))
 def test_pattern_is_lost_at_32_and_keeps_the_mean_above(obj: SceneObject, pattern: str, background: str) -> None:
     """At 32 pixels a pattern leaves no trace; at 64 and 128 it is there, and a 2- or 4-fold shrink removes it."""
@@ -191,7 +191,7 @@ def test_pattern_is_lost_at_32_and_keeps_the_mean_above(obj: SceneObject, patter
         assert np.abs(pairs[whole]).max(initial=0) <= 29 / 4 + 1
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(obj=objects, size=st.sampled_from([32, 64, 96, 128]))
 def test_coverage_has_the_area_of_the_shape(obj: SceneObject, size: int) -> None:
     centres = (np.arange(size, dtype=np.float32) + 0.5) / size

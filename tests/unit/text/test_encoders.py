@@ -164,7 +164,8 @@ def test_a_penalty_of_the_files_is_told(make_llm: Callable[..., TarLLM], caplog:
 def test_a_plain_qwen_tokenizer_is_refused(make_llm: Callable[..., TarLLM]) -> None:
     def rename(folder: Path) -> None:
         path = folder / "tokenizer.json"
-        path.write_text(path.read_text().replace("<im_start>", "<im_first>"))
+        text = path.read_text(encoding="utf-8").replace("<im_start>", "<im_first>")
+        path.write_text(text, encoding="utf-8")
 
     with pytest.raises(DataError, match="the tokenizer has no <im_start>"):
         make_llm(tamper=rename).encode(["a"], [1])

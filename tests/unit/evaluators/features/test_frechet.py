@@ -216,7 +216,7 @@ def _part(owners: dict[str, int], part: int) -> FeatureState:
     return FeatureState(decoded, reference, frozenset(k for k in WHOLE.missing if owners[k] == part))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 2), min_size=14, max_size=14))
 def test_merge_is_associative_and_commutative(owners: list[int]) -> None:
     by_id = dict(zip(sorted(WHOLE.reference), owners, strict=True))

@@ -134,7 +134,7 @@ def test_subsets_need_enough_rows_and_depend_on_the_seed_only() -> None:
     assert one == same != other
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.integers(1, 12), st.integers(2, 12), st.integers(1, 4), st.integers(0, 1000), st.sampled_from(["closed", "open"])
 )
@@ -253,7 +253,7 @@ def test_a_fixed_reference() -> None:
     assert kid.value == pytest.approx(unbiased_mmd(features, reference.features))
 
 
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 @given(st.lists(st.integers(0, 2), min_size=12, max_size=12))
 def test_any_split_gives_the_same_numbers(owners: list[int]) -> None:
     for judge in (KID, PR):

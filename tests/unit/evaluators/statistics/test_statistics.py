@@ -192,7 +192,7 @@ def test_coverage_of_the_ratio_of_totals() -> None:
     assert 0.89 <= covered / 300 <= 0.98
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.floats(-100, 100), min_size=2, max_size=20))
 def test_limits_stay_inside_the_data(values: list[float]) -> None:
     estimate = stats.bootstrap_mean(per_sample(np.array(values)[:, None]), resamples=200)

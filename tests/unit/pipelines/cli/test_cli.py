@@ -1,5 +1,6 @@
 """The command line as a user meets it: exit codes, one sentence for what can be fixed, nothing half-written."""
 
+import io
 import subprocess
 import sys
 import time
@@ -83,6 +84,14 @@ def test_what_a_user_can_fix_is_one_sentence(
     assert "Traceback" not in err
     assert len(err.strip().splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_terminal_that_lacks_a_character_shows_a_question_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr("sys.stdout", stdout)
+    assert run_main("card", "tiny") == 0
+    stdout.flush()
+    assert "?" in stdout.buffer.getvalue().decode("latin-1")  # type: ignore[attr-defined]
 
 
 def test_usage_errors_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
