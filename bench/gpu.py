@@ -43,7 +43,7 @@ from tests.parity.runs import run
 
 log = logging.getLogger(__name__)
 
-RESAMPLED_FRACTION = 0.25  # about what the paper's 512p figure implies for serial drafting (decoding.md 1.3)
+RESAMPLED_FRACTION = 0.25  # what the paper's 512p figure implies (docs/mulosd.md "Forward passes")
 METHODS: dict[str, SamplerKnobs] = {
     # Unfiltered: random drafts lie outside the top-k, and masses that are all 0 leave no share to choose.
     "mulosd": MuLoSD(resampled_fraction=RESAMPLED_FRACTION, pooling="unfiltered"),

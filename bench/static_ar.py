@@ -1,4 +1,4 @@
-"""The AR step with static shapes, captured once and replayed: a baseline whose host never waits (decoding.md 5).
+"""The AR step with static shapes, captured once and replayed: a baseline whose host never waits.
 
 A step feeds the last token, guides, filters, draws and stores the next one without a word to the host. On a CUDA device
 it is a CUDA graph per span of the cache, so that no step attends to more than an eighth of the grid too much; on a CPU

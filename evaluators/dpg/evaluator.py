@@ -1,9 +1,9 @@
 """The DPG-Bench evaluator: rows with questions -> answers -> score per image, per prompt, per category.
 
 dpg/overall = 100 x mean over prompts of the mean over their images of the mean over their questions after dependencies
-(evaluators.md 2.5): prompts weigh the same. Categories are means over questions, by default as upstream takes them: raw
-answers of each prompt's last image, so that they do not lie on one scale with the overall. A failed image has no
-answers and is counted; a prompt without questions, or with one the answerer cannot judge, makes the metrics null.
+(docs/metrics.md "DPG-Bench"): prompts weigh the same. Categories are means over questions, by default as upstream takes
+them: raw answers of each prompt's last image, not comparable with the overall. A failed image has no answers and is
+counted; a prompt without questions, or with one the answerer cannot judge, makes the metrics null.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ POINTS = 100.0
 
 
 class Vqa(Protocol):
-    """Answers questions about an image. The numbers of different answerers are different metrics (2.8)."""
+    """Answers questions about an image. The numbers of different answerers are different metrics."""
 
     def identity(self) -> dict[str, Any]:
         """Name, version and weight hashes: whatever changes its answers, JSON-serialisable."""
@@ -154,7 +154,7 @@ class DpgEvaluator:
 
 
 def answer_rows(state: SampleState) -> list[dict[str, Any]]:
-    """One row per question and image (evaluators.md 2.9), sorted by sample id: what two parties can compare.
+    """One row per question and image, sorted by sample id: what two parties can compare.
 
     answer, raw and after_dependency are None where the image is missing or cannot be judged.
     """

@@ -1,4 +1,4 @@
-"""The DPG-Bench rules (TencentQQGYLab/ELLA 3c228f1, evaluators.md 2.4-2.5) as pure functions over answers.
+"""The DPG-Bench rules (TencentQQGYLab/ELLA 3c228f1; docs/metrics.md "DPG-Bench") as pure functions over answers.
 
 In: a prompt's questions and the answers to them for one image. Out: 0/1 per question, before and after dependencies.
 Where upstream has a quirk, `Policy` names it and its alternative. This module knows no image and no answerer.
@@ -58,7 +58,7 @@ class Question:
 def parse_questions(
     entries: Sequence[Mapping[str, Any]], where: str, *, missing_parents: str = "error"
 ) -> tuple[Question, ...]:
-    """Questions of a prompt from entries with the names of DPG's table (evaluators.md 2.1), in listed order.
+    """Questions of a prompt from entries with the names of DPG's table, in listed order.
 
     An entry has proposition_id, dependency (ids, 0 for none; a list or comma-separated text), tuple and
     question_natural_language. Raises DataError at `where` for ids that repeat or are no whole number from 1 on, an
@@ -91,7 +91,7 @@ def is_yes(answer: str, policy: Policy | None = None) -> bool:
 def after_dependency(
     raw: Mapping[int, float], questions: Sequence[Question], policy: Policy | None = None
 ) -> dict[int, float]:
-    """Values by question id where a question with a parent at 0 becomes 0 (evaluators.md 2.4), in listed order.
+    """Values by question id where a question with a parent at 0 becomes 0, in listed order.
 
     Zeros are written in place, so they cascade to questions that are looked at later. Raises DataError for a missing
     parent under the policy "error", and for a circle of parents where ancestors have to come first.

@@ -2,7 +2,7 @@
 
 It sees the picture and the text of a question, as any answerer does. Instances count from GenEval's threshold on, in
 counting from its stricter one; a word about an object is read from its most confident instance, about several objects
-from all; relations are GenEval's (evaluators.md 1.6-1.8).
+from all; relations are GenEval's (docs/metrics.md "GenEval").
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """Features of decoded and of reference images: what the Fréchet distance, KID and precision/recall are derived from.
 
 The state is the features themselves (float32, by sample id): they merge exactly in any order, a retried sample cannot
-count twice, and they are computed once per chunk for all metrics (`source`; evaluators.md 4.6). Metrics are named for
+count twice, and they are computed once per chunk for all metrics (`source`). Metrics are named for
 the network, never "FID" or "KID" alone. This module knows no metric.
 """
 

@@ -1,8 +1,8 @@
 """Fréchet distance between the features of decoded and of reference images. Named for its network, never "FID".
 
 The float64 moments are derived once from the merged features, in torchmetrics' FrechetInceptionDistance with our trace
-term (evaluators.features.effnet). Numbers compare only at equal n, reference and network (evaluators.md 4.4), which the
-protocol holds. No bootstrap: resampling lowers the effective n and biases upwards (4.9).
+term (evaluators.features.effnet). Numbers compare only at equal n, reference and network (docs/metrics.md), which the
+protocol holds. No bootstrap: resampling lowers the effective n and biases upwards.
 """
 
 from typing import Any
@@ -56,7 +56,7 @@ class FrechetEvaluator(FeatureEvaluator):
 
 
 def frechet_distance(mean_a: Matrix, cov_a: Matrix, mean_b: Matrix, cov_b: Matrix) -> float:
-    """|m_a - m_b|^2 + tr A + tr B - 2 tr (A B)^(1/2) in float64 (evaluators.md 4.1, 4.5).
+    """|m_a - m_b|^2 + tr A + tr B - 2 tr (A B)^(1/2) in float64.
 
     The trace term is taken from the symmetric R^T B R with A = R R^T: real and finite for singular covariances too.
     Rounding below 0 is 0; anything further below raises ArithmeticError.

@@ -1,6 +1,6 @@
 """KID: unbiased squared MMD between decoded and reference features, polynomial kernel (x.y / D + 1)^3.
 
-Two estimates of one quantity (Binkowski et al. 2018; evaluators.md 4.8), float64:
+Two estimates of one quantity (Binkowski et al. 2018; docs/metrics.md "Metrics from features"), float64:
 - `kid_<network>`: mean over random subsets of a fixed size, as torchmetrics and clean-fid report it. The subset size
   changes its noise and not what it estimates: small subsets scatter more, and at the size of the set all are the same.
 - `kid_<network>_full`: every pair of images of *different prompts*, no draw. Images of one prompt depend on each other

@@ -1,7 +1,7 @@
 """The GenEval evaluator: rows -> verdict per image -> task accuracies, overall and the two other aggregates.
 
-overall = unweighted mean of the six task accuracies over images (evaluators.md 1.10); image_mean and prompt_any are
-other numbers and carry their own names. A failed or unreadable image has no verdict and is counted in n_missing. A
+overall = unweighted mean of the six task accuracies over images (docs/metrics.md "GenEval"); image_mean and prompt_any
+are other numbers with names of their own. A failed or unreadable image has no verdict and is counted in n_missing. A
 prompt without a tag, or one that asks for a class or colour the detector has no word for, makes its metrics null with a
 reason: it could only score 0.
 """
@@ -152,7 +152,7 @@ class GenEvalEvaluator:
 
 
 def image_rows(state: SampleState) -> list[dict[str, Any]]:
-    """Upstream's per-image result rows (evaluators.md 1.9) of the scored images, sorted by sample id."""
+    """Upstream's per-image result rows of the scored images, sorted by sample id."""
     scored = state.select("scored")
     return [{"sample_id": key, **{name: record[name] for name in IMAGE_FIELDS}} for key, record in scored.items()]
 

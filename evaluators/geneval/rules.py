@@ -1,4 +1,4 @@
-"""The GenEval rules (djghosh13/geneval, evaluators.md 1.6-1.9) as pure functions over detections.
+"""The GenEval rules (docs/metrics.md "GenEval") as pure functions over detections.
 
 In: detections of one image and the prompt's metadata. Out: a verdict with the reason. This module knows no network,
 no file and no aggregation.
@@ -16,7 +16,7 @@ from mulosd.errors import ConfigError
 TASKS = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
 RELATIONS = ("left of", "right of", "above", "below")
 
-# A shrunk offset below this many pixels on both axes holds no relation (evaluators.md 1.8).
+# A shrunk offset below this many pixels on both axes holds no relation.
 MIN_OFFSET = 1e-3
 
 Box = tuple[float, float, float, float]
@@ -24,7 +24,7 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds:
-    """Upstream's options with upstream's defaults (evaluators.md 1.6).
+    """Upstream's options with upstream's defaults.
 
     score: confidence an instance must exceed; counting: the same for the counting task. max_objects: kept instances per
     class. max_overlap: IoU from which the weaker instance is dropped; 1 keeps all. position: share of both boxes' size
@@ -60,7 +60,7 @@ class Verdict(NamedTuple):
 def select_instances(
     detections: Iterable[Detection], tag: str, thresholds: Thresholds | None = None
 ) -> dict[str, list[Detection]]:
-    """Kept instances by class, most confident first (evaluators.md 1.6); classes without any are absent."""
+    """Kept instances by class, most confident first; classes without any are absent."""
     limits = thresholds or Thresholds()
     floor = limits.counting if tag == "counting" else limits.score
     by_class: dict[str, list[Detection]] = {}
@@ -71,7 +71,7 @@ def select_instances(
 
 
 def relations(subject: Box, anchor: Box, threshold: float = 0.1) -> tuple[str, ...]:
-    """Relations that `subject` holds to `anchor`, in RELATIONS' order; a diagonal holds two (evaluators.md 1.8)."""
+    """Relations that `subject` holds to `anchor`, in RELATIONS' order; a diagonal holds two."""
     a, b = np.asarray(subject, np.float64).reshape(2, 2), np.asarray(anchor, np.float64).reshape(2, 2)
     offset = (a[0] + a[1] - b[0] - b[1]) / 2
     sizes = (a[1] - a[0]) + (b[1] - b[0])
@@ -89,7 +89,7 @@ def judge(
     *,
     position_threshold: float = 0.1,
 ) -> Verdict:
-    """The verdict for one image (evaluators.md 1.9).
+    """The verdict for one image.
 
     objects: kept instances by class, most confident first (`select_instances`). metadata: {"include": [clause],
     "exclude": [clause]} with clauses {"class", "count", "color"?, "position"?: [relation, index of an earlier clause]}.
@@ -167,7 +167,7 @@ def _suppress(ordered: Sequence[Detection], max_overlap: float) -> list[Detectio
 
 
 def _iou(a: Box, b: Box) -> float:
-    """Intersection over union where a box covers its last pixel too: side = x1 - x0 + 1 (evaluators.md 1.6)."""
+    """Intersection over union where a box covers its last pixel too: side = x1 - x0 + 1, as upstream."""
     common = (max(a[0], b[0]), max(a[1], b[1]), min(a[2], b[2]), min(a[3], b[3]))
     shared = _area(common)
     return shared / (_area(a) + _area(b) - shared)

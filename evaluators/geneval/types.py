@@ -1,7 +1,7 @@
 """What the GenEval rules see of a detector: named boxes with scores, and nothing of the network behind them.
 
-Contract: images are uint8 RGB [H, W, 3] at this boundary, always (a detector that wants BGR swaps inside; evaluators.md
-fact 5). Boxes are (x0, y0, x1, y1) in pixels, x1 and y1 exclusive, y growing downwards.
+Contract: images are uint8 RGB [H, W, 3] at this boundary, always (a detector that wants BGR swaps inside).
+Boxes are (x0, y0, x1, y1) in pixels, x1 and y1 exclusive, y growing downwards.
 """
 
 from collections.abc import Sequence

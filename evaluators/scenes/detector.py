@@ -2,7 +2,7 @@
 
 Pixels are labelled by colour, labels are cut into objects, and each object is compared with the four shapes. The
 confidence is the template IoU, calibrated so that a clean or mildly damaged object lies above 0.9 (the counting
-threshold of GenEval, evaluators.md 1.6) and a ragged one between 0.5 and 0.9, times colour, proportion and margin.
+threshold of GenEval) and a ragged one between 0.5 and 0.9, times colour, proportion and margin.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """Intervals and paired comparisons over per-sample values.
 
 In: mappings sample_id -> value, as in `Metric.per_sample`. Out: estimates with 95 % limits. Samples of one prompt are
-correlated, so whole prompts are resampled (evaluators.md 1.14, 6.4); the seed is fixed, so the same values give the
+correlated, so whole prompts are resampled; the seed is fixed, so the same values give the
 same limits whatever their order. A missing sample is left out and counted, never taken as 0. Knows no metric.
 """
 

@@ -1,8 +1,8 @@
 """`mulosd convert`: a checkpoint becomes one part of a family: safetensors plus its entry in the family's card.
 
 Strict: a missing, unexpected or wrongly shaped tensor is refused by name; `LEFTOVERS` alone are dropped. Nothing in
-the weights of LlamaGen says which grid they were trained for (models.md 5), so the grid is the part's, and whatever
-hints at another one (file name, arguments, left-over tables, the same file twice) is refused.
+the weights of LlamaGen says which grid they were trained for (docs/checkpoints.md "Pitfalls"), so the grid is the
+part's, and whatever hints at another one (file name, arguments, left-over tables, the same file twice) is refused.
 """
 
 import json
@@ -28,12 +28,12 @@ from mulosd.models.architectures import build_part, differences
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")  # of families and parts, which become names of folders and files
 _TABLES = r"freqs_cis|causal_mask|layers\.\d+\.attention\.kv_cache\.[kv]_cache"
-LEFTOVERS = {  # architecture -> names that files may carry and no model uses (models.md 1.9, 3)
+LEFTOVERS = {  # architecture -> names that files may carry and no model uses
     "llamagen-t2i": _TABLES,
     "llamagen-c2i": _TABLES,
     "ar-dtok": _TABLES,
     "vq": r"quantize\.codebook_used",
-    # text-to-image needs the half that turns ids into features, without its pooling head (models.md 4.1)
+    # text-to-image needs the half that turns ids into features, without its pooling head
     "ta-tok": r"teacher.*|(encoder|encode_task_layer|bottleneck\.in_linear|scale_layer|decoder\.\w+\.head)\..*",
 }
 FOLDERS = {"t5": ("t5",), "tar-llm": ("qwen2", "llava_qwen")}  # architecture -> model_type of its Hugging Face folder

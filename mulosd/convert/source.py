@@ -1,4 +1,4 @@
-"""What a checkpoint holds, under our names: wrappers, prefixes and other people's naming undone (models.md 1.10).
+"""What a checkpoint holds, under our names: wrappers, prefixes and other people's naming undone.
 
 Nothing is executed: .pt and .pth files go through the restricted unpickler, everything else is safetensors.
 """

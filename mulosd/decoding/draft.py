@@ -82,7 +82,7 @@ def draft_block(job: Job, target: Engine, drafter: Engine, block: Block, window:
 
 
 def feed_back(job: Job, target: Engine, drafter: Engine, block: Block) -> None:
-    """D_r (decoding.md 1.4): in the draft rows that this cycle finished, the target's image scaled down takes the place
+    """D_r: in the draft rows that this cycle finished, the target's image scaled down takes the place
     of the drafter's tokens, and one forward of the drafter, counted as a draft forward, rebuilds their K/V.
 
     Their last cell is left to the next draft, which feeds it in any case; an image that is done has no next draft.

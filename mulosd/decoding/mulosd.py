@@ -1,10 +1,10 @@
-"""Multi-Scale Local Speculative Decoding (arXiv 2601.05149; decoding.md 1): the cycle.
+"""Multi-Scale Local Speculative Decoding (arXiv 2601.05149): the cycle, drawn in docs/mulosd.md.
 
 draft low rows -> up-sample -> verify all in one forward -> spread the rejections -> resample -> next rows.
-`rows_per_cycle = all` makes one cycle of it. Serial resampling carries the K/V of accepted tokens along (option C of
-decoding.md 1.6), so tau > 1 is AR token for token; concurrent islands leave them stale during the round and, when
-more cycles follow, refresh the block with one forward (options A, then B). A token whose K/V is missing or out of date
-when a cycle ends is marked uncommitted, and the next verification feeds it along.
+`rows_per_cycle = all` makes one cycle of it. Serial resampling feeds accepted tokens again (option C of docs/mulosd.md
+"K/V after resampling"), so tau > 1 is AR token for token; concurrent islands leave their K/V stale during the round
+and, when more cycles follow, refresh the block with one forward (options A, then B). A token whose K/V is missing or
+out of date when a cycle ends is marked uncommitted, and the next verification feeds it along.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""The k-NN table of a codebook, computed once per codebook and kept on disk (decoding.md 1.5).
+"""The k-NN table of a codebook, computed once per codebook and kept on disk.
 
 One table serves every pool_k up to its width: its columns are sorted, so a smaller pool is a prefix. Files lie in
 $XDG_CACHE_HOME/mulosd (else ~/.cache/mulosd), are named after the codebook's content and carry a digest of their own.
@@ -19,7 +19,7 @@ from mulosd.errors import EnvironmentProblem
 from mulosd.files.publish import publish_bytes
 
 LOG = logging.getLogger(__name__)
-WIDTH = 1024  # the largest pool of the paper's ablation (decoding.md 1.5)
+WIDTH = 1024  # the largest pool of the paper's ablation
 SMALL = 4096  # a codebook below this is sorted in less time than it takes to trust a file
 
 

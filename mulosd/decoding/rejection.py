@@ -1,4 +1,4 @@
-"""From pooled masses to the cells that a cycle opens again: thresholds and rejection policies (decoding.md 1.2, 1.5).
+"""From pooled masses to the cells that a cycle resamples: thresholds and policies (docs/mulosd.md "The cycle").
 
 Pure functions on arrays; no model, no cache. Every policy grows with the set of failed cells, and that set grows with
 tau and shrinks with pool_k.

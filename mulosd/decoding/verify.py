@@ -1,4 +1,4 @@
-"""Verification of a drafted block: pooled acceptance, local expansion, islands (decoding.md 1.2, 1.5, 1.7).
+"""Verification of a drafted block: pooled acceptance, local expansion, islands (docs/mulosd.md "The cycle").
 
 Pure functions on arrays; no model, no cache.
 """

@@ -1,8 +1,8 @@
 """Filling pending cells in a staggered front: ZipAR, concurrent rejection islands and their union.
 
 A cell runs once its island's pending cells earlier in its row, and those in earlier rows with
-column < its column + window, are done (architecture 9). ZipAR is the case of one island that covers the grid,
-with its first row serial (decoding.md 2.6). A pending row end in the same island is replaced provisionally by
+column < its column + window, are done. ZipAR (arXiv 2412.04062) is the case of one island that covers the grid,
+with its first row serial. A pending row end in the same island is replaced provisionally by
 the most recent token of the row above; one in another island is awaited.
 """
 

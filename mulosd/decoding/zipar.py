@@ -1,4 +1,4 @@
-"""ZipAR (decoding.md 2.6): rows in a staggered front, the first row serial."""
+"""ZipAR (arXiv 2412.04062): rows in a staggered front, the first row serial."""
 
 import numpy as np
 

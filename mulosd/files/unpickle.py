@@ -2,7 +2,7 @@
 
 torch's restricted unpickler makes tensors and plain containers only. Two more names occur in the released files
 and are let through as harmless stand-ins: the `argparse.Namespace` of a training run and the `EasyDict` that
-holds the arguments of Tar's files (models.md 1.10, 5), which comes out as a plain ordered mapping, so that the
+holds the arguments of Tar's files, which comes out as a plain ordered mapping, so that the
 `easydict` package is not needed.
 """
 

@@ -30,7 +30,7 @@ class SamplerKnobs:
     """Sampling of the target model: guidance scale, temperature, top-k (0 = off), top-p (1 = off).
 
     cfg_interval: guidance is dropped behind raster cell cfg_interval + 1, in whatever order cells are decided; -1 keeps
-    it on (LlamaGen's option, models.md 2.1). The drafter is guided everywhere. logits_dtype: what logits and guidance
+    it on (LlamaGen's option). The drafter is guided everywhere. logits_dtype: what logits and guidance
     of target and drafter are computed in, "float32" (or wider) or "model" (that of the weights).
     """
 
@@ -78,7 +78,7 @@ class AR(SamplerKnobs):
 class ZipAR(SamplerKnobs):
     """ZipAR: a cell runs once `window` cells of the row above, from its own column on, are done.
 
-    Forwards 2W + (H - 2) * window for window <= W (decoding.md 2.6); window >= W is AR.
+    Forwards 2W + (H - 2) * window for window <= W (docs/mulosd.md "Forward passes"); window >= W is AR.
     """
 
     name: ClassVar[str] = "zipar"
@@ -127,7 +127,7 @@ class DraftOnly(SamplerKnobs):
 
 @dataclass(frozen=True, kw_only=True)
 class MuLoSD(DraftOnly):
-    """Multi-Scale Local Speculative Decoding (arXiv 2601.05149; decoding.md 1).
+    """Multi-Scale Local Speculative Decoding (arXiv 2601.05149; docs/mulosd.md).
 
     tau: a drafted token passes if the probability pooled over its pool_k nearest codes (itself
     included) is at least tau; any finite number (> 1 rejects all, <= 0 accepts all).
@@ -139,9 +139,9 @@ class MuLoSD(DraftOnly):
     "raster-redraft": the first one is drawn by the target and everything after it is drafted again.
     resample: "islands" (concurrent) or "serial" (raster order). island_window: ZipAR-like window inside an island.
     pending: drafts of cells still to be resampled are "masked" from the others or "visible" until overwritten.
-    kv: the target's K/V of accepted cells behind resampled ones (decoding.md 1.6). "stale": as verified; "refresh":
-    one forward per changed block when cycles follow; "carry": fed again on the way, without a forward more (serial).
-    "auto": carry when serial, else refresh.
+    kv: the target's K/V of accepted cells after resampled ones (docs/mulosd.md "K/V after resampling"). "stale": as
+    verified; "refresh": one forward per changed block when cycles follow; "carry": fed again with later forwards, at no
+    extra forward (serial only). "auto": carry when serial, else refresh.
     draft_window: ZipAR window of the drafter (>= draft grid width is serial drafting).
     rows_per_cycle: draft-grid rows per cycle, or "all" for one cycle over the whole image.
     feedback: the drafter goes on from its own tokens ("none") or from the finished image scaled down ("downsample").
@@ -261,7 +261,7 @@ def check_given(configurations: Sequence[tuple[SamplerKnobs, Mapping[str, Any]]]
 
 
 def knobs_of(method: SamplerKnobs) -> dict[str, Any]:
-    """Knobs that differ from their introduction default, for keys and labels (architecture 6)."""
+    """Knobs that differ from their introduction default, for keys and labels (docs/architecture.md "Identity")."""
     return {f.name: getattr(method, f.name) for f in fields(method) if getattr(method, f.name) != f.default}
 
 

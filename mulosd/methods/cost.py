@@ -139,7 +139,7 @@ def forecast(method: SamplerKnobs, grids: Grids) -> Forecast:
 
 
 def num_fronts(rows: int, width: int, window: int, *, at_top: bool) -> int:
-    """Forwards of a staggered front over whole rows; the first row of a grid (`at_top`) is serial (decoding.md 2.6)."""
+    """Forwards of a staggered front over whole rows, the first serial `at_top` (docs/mulosd.md "Forward passes")."""
     stagger = min(window, width)
     serial = width - stagger if at_top and rows > 1 else 0
     return width + serial + (rows - 1) * stagger

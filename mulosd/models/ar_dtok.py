@@ -1,10 +1,10 @@
-"""Tar's autoregressive de-tokenizer, "llama-abs-LP" (models.md 4.3): TA-Tok features -> VQ codes.
+"""Tar's autoregressive de-tokenizer, "llama-abs-LP" (csuhan/Tar 47da8e1): TA-Tok features -> VQ codes.
 
 LlamaGen's blocks without rotation: learned positions are added to the inputs, and the prefix is attended to like
 any other token. Knows nothing of TA-Tok: its condition is features [B, T, C], T at most the length that it was
 trained with.
 
-Its null prefix depends on no prompt, so its K/V are computed once and copied into every cache (models.md 4.3). That
+Its null prefix depends on no prompt, so its K/V are computed once and copied into every cache. That
 pass is of no image and counts as no image's forward.
 """
 

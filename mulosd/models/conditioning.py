@@ -37,7 +37,7 @@ class Prefix(NamedTuple):
 
 
 class CaptionEmbedder(nn.Module):
-    """LlamaGen's text condition: two-layer projection and a stored null caption (models.md 1.5)."""
+    """LlamaGen's text condition: two-layer projection and a stored null caption."""
 
     uncond_embedding: Tensor
 
@@ -49,7 +49,7 @@ class CaptionEmbedder(nn.Module):
         self.register_buffer("uncond_embedding", torch.zeros(prefix_len, caption_dim))
 
     def forward(self, condition: Condition, *, with_null: bool) -> Prefix:
-        """The null rows share the caption's mask, as in the reference (models.md 1.8)."""
+        """The null rows share the caption's mask, as in the reference."""
         features, mask = condition.values.type_as(self.uncond_embedding), condition.mask
         if with_null:
             null = self.uncond_embedding.expand(len(features), -1, -1)
@@ -59,7 +59,7 @@ class CaptionEmbedder(nn.Module):
 
 
 class ClassEmbedder(nn.Module):
-    """LlamaGen's class condition: ids [B, 1], one prefix row each; the null class is the last row (models.md 1.5)."""
+    """LlamaGen's class condition: ids [B, 1], one prefix row each; the null class is the last row."""
 
     def __init__(self, num_classes: int, dim: int) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ class KVCache:
 
     A token of raster position p lives in slot p; `trash` takes padded queries and is never visible. Slot 0 follows the
     prefix in use, so that behind one shorter than `prefix_slots` the rest of `kv` stays unused. With `is_collapsed` the
-    whole prefix is `VIRTUAL_KEYS` keys (models.md 1.4). prefix_len: rows to keep room for; None: of the longest prefix.
+    whole prefix is `VIRTUAL_KEYS` keys. prefix_len: rows to keep room for; None: of the longest prefix.
     """
 
     def __init__(

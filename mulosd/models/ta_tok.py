@@ -1,4 +1,4 @@
-"""TA-Tok, Tar's text-aligned tokenizer (models.md 4.1): ids [B, T] -> features [B, T, width], and images -> ids.
+"""TA-Tok, Tar's text-aligned tokenizer (Tar's tok/ta_tok.py): ids [B, T] -> features [B, T, width], images -> ids.
 
 T = p * p ids of a p x p grid: 729, 169 or 81 at the scales 1, 2, 3. `TATokDecoder` is the half that text-to-image
 needs: a deterministic function of the ids, whose output is the condition of AR-DTok. `TATok` adds the image half.

@@ -1,6 +1,6 @@
 """The decoder-only trunk of every image model here, and its position-addressed forward.
 
-LlamaGen's layout and state-dict names (models.md 1): pre-norm blocks, fused wqkv, SwiGLU, 2-D rotary
+LlamaGen's layout and state-dict names (autoregressive/models/gpt.py): pre-norm blocks, fused wqkv, SwiGLU, 2-D rotary
 positions with interleaved pairs, a caption prefix. AR-DTok has the same blocks with `positions` = "learned". The
 two fields that the released models leave at their defaults are `rope_scale` (multiplies the raster coordinates) and
 `axial_positions` (learned row and column vectors added to the token embeddings). Knows nothing of sampling,
@@ -73,7 +73,7 @@ class GPTConfig:
 
 
 def rope_table(config: GPTConfig) -> Tensor:
-    """(cos, sin) of every sequence index, float32 [T + N, head_dim / 2, 2] (models.md 1.4).
+    """(cos, sin) of every sequence index, float32 [T + N, head_dim / 2, 2].
 
     Row half first, column half second. The T prefix rows are zeros (LlamaGen: they erase q and k) or
     the identity, by `prefix_attention`.
@@ -102,7 +102,7 @@ def apply_rope(x: Tensor, table: Tensor) -> Tensor:
 
 
 class RMSNorm(nn.Module):
-    """RMS norm in float32, cast back before the weight is applied (models.md 1.2)."""
+    """RMS norm in float32, cast back before the weight is applied."""
 
     def __init__(self, dim: int, eps: float) -> None:
         super().__init__()
@@ -268,7 +268,7 @@ class Transformer(nn.Module):
         mask: Tensor | int,
         prefix: Tensor | None = None,
     ) -> Tensor:
-        """One position-addressed forward (architecture 4).
+        """One position-addressed forward.
 
         tokens, positions, slots: [R, Q]; mask: bool [R, Q, S'] over the first S' slots, or a number S': every query
         sees the first S' slots; prefix: [R, T, d] rows of a first call, fed in the same pass. Returns logits [R, Q, V]
@@ -305,7 +305,7 @@ class Transformer(nn.Module):
         return x
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
-        """Conversions of the module leave the rotary table at float32 or wider (models.md 1.4)."""
+        """Conversions of the module leave the rotary table at float32 or wider."""
         table = self.rope
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if table is not None and self.rope is not None and self.rope.itemsize < table.itemsize:

@@ -1,4 +1,4 @@
-"""VQ tokenizer in LlamaGen's layout and under its state-dict names (models.md 3).
+"""VQ tokenizer in LlamaGen's layout and under its state-dict names (tokenizer/tokenizer_image/vq_model.py).
 
 images [B, 3, height, width] in about [-1, 1]  <->  codes [B, H, W] with H = height / stride.
 `patch` > 1 (the tiny family) puts a space-to-depth stem in front of `conv_in` and its inverse behind
@@ -181,7 +181,7 @@ class Decoder(nn.Module):
 
 
 class Quantizer(nn.Module):
-    """Nearest code by cosine: vectors and codebook are l2-normalised (models.md 3)."""
+    """Nearest code by cosine: vectors and codebook are l2-normalised."""
 
     def __init__(self, config: VQConfig) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""COCO val2017 captions, one per image by a named policy (evaluators.md 7.1, 7.2).
+"""COCO val2017 captions, one per image by a named policy.
 
 Images are sorted by id and everything joins by image id: neither list in the file is sorted, and pairing captions and
 images by position is the classic trap.

@@ -1,4 +1,4 @@
-"""DPG-Bench prompts: one UTF-8 text file each, the file's stem is the id (evaluators.md 2.1)."""
+"""DPG-Bench prompts (TencentQQGYLab/ELLA, dpg_bench/prompts): one UTF-8 text file each, the file's stem is the id."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""GenEval's 553 prompts, regenerated exactly or read from a file (djghosh13/geneval af4902f; evaluators.md 1.1-1.3).
+"""GenEval's 553 prompts (djghosh13/geneval af4902f, prompts/create_prompts.py), regenerated exactly or from a file.
 
 Line i (from 0) has the id `%05d`, as upstream's image folders do.
 """
@@ -20,7 +20,7 @@ COLORS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "brown",
 RELATIONS = ("left of", "right of", "above", "below")
 NUMBERS = ("zero", "one", "two", "three", "four")
 
-# COCO's 80 classes in detector order, three of them renamed so that prompts read naturally (evaluators.md 1.2).
+# COCO's 80 classes in detector order, three of them renamed so that prompts read naturally.
 _OBJECT_LIST = """
     person, bicycle, car, motorcycle, airplane, bus, train, truck, boat, traffic light, fire hydrant, stop sign,
     parking meter, bench, bird, cat, dog, horse, sheep, cow, elephant, bear, zebra, giraffe, backpack, umbrella,
@@ -66,7 +66,7 @@ def load(spec: Mapping[str, Any]) -> list[Prompt]:
 def generate(seed: int = SEED, num_draws: int = NUM_DRAWS) -> list[Row]:
     """Metadata rows in upstream's order and key order; exact duplicates are dropped, the first one stays.
 
-    All draws come from one generator, so their order is part of the benchmark (evaluators.md 1.3).
+    All draws come from one generator, so their order is part of the benchmark.
     """
     rng = np.random.default_rng(seed)
     drawn = [

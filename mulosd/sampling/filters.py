@@ -1,4 +1,4 @@
-"""Logits -> filtered probabilities -> one draw, in LlamaGen's order (models.md 2.2).
+"""Logits -> filtered probabilities -> one draw, in the order of LlamaGen's autoregressive/models/generate.py.
 
 temperature, then top-k (ties at the threshold survive), then top-p on what top-k left, then softmax.
 The draw is Gumbel-max with keyed noise. The same filtered distribution is what MuLo-SD verifies against.
@@ -29,7 +29,7 @@ class Sampler:
 
 
 def guide(cond: Tensor, uncond: Tensor, scale: float) -> Tensor:
-    """u + s (c - u) (models.md 2.1)."""
+    """u + s (c - u)."""
     return uncond + scale * (cond - uncond)
 
 
@@ -37,7 +37,7 @@ def guide_up_to(logits: Tensor, positions: Tensor, sampler: Sampler) -> Tensor:
     """Logits [2B, Q, V] of fed positions [B, Q], null rows last -> guided [B, Q, V], but c behind `cfg_interval`.
 
     The output at a position decides the next cell, so that the cells up to cfg_interval + 1 are guided: LlamaGen counts
-    from its second token on (models.md 2.1).
+    from its second token on.
     """
     cond, null = logits.chunk(2)
     guided = guide(cond, null, sampler.guidance)

@@ -89,7 +89,7 @@ def sample_prompts(split: str, count: int, seed: int) -> list[tuple[str, dict[st
 
 
 def scene_metadata(scene: Scene) -> dict[str, Any]:
-    """GenEval-style metadata: what the caption names, no more (evaluators.md 1.1)."""
+    """Metadata in the form of GenEval's evaluation_metadata.jsonl: only what the caption names."""
     objects = scene.objects
     if scene.tag == "counting":
         count = len(objects)

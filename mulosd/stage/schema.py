@@ -1,6 +1,6 @@
 """Columns of a staged image and the Arrow schema with the metadata that makes Hugging Face return PIL images.
 
-One row is one image of one cell. No latency: that comes from bench runs only (architecture 8).
+One row is one image of one cell. No latency: that comes from bench runs only (bench/README.md).
 A failed sample is a row with `error` set and image, tokens, status map and counters null.
 """
 

@@ -26,7 +26,7 @@ def load(card: Card, *, device: str, dtype: str) -> Target:
     entry = card.raw["targets"][card.target_id]
 
     def part(name: str) -> Any:
-        # A tokenizer may be kept wider than the models, as LlamaGen's is (models.md 1.10).
+        # A tokenizer may be kept wider than the models, as LlamaGen's is.
         return load_part(card, name, DTYPES[card.raw["parts"][name].get("compute_dtype", dtype)]).to(device)
 
     if not entry["drafter"]:

@@ -33,7 +33,7 @@ class Target:
     """Target model, drafter and tokenizer of one card; `decode` is the only door.
 
     An image depends on its prompt, seed and method alone; bit equality across machines also needs the
-    same batch shape and thread count (architecture 4).
+    same batch shape and thread count.
     """
 
     def __init__(self, card: Card, vq: VQModel, model: ImageGPT, load_drafter: Callable[[], ImageGPT] | None) -> None:
@@ -173,7 +173,7 @@ class Target:
 
 
 def to_uint8(pixels: Tensor, rounding: str = "nearest") -> np.ndarray:
-    """[B, 3, height, width] in about [-1, 1] -> uint8 [B, height, width, 3], in float32 (models.md 2.4).
+    """[B, 3, height, width] in about [-1, 1] -> uint8 [B, height, width, 3], in float32.
 
     "nearest": clamp(127.5 x + 128) cut off, as LlamaGen; "down": 255 clamp(x / 2 + 1 / 2) cut off, as Tar.
     """

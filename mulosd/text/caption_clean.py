@@ -1,4 +1,4 @@
-r"""Caption cleaning of LlamaGen's T5 pipeline (models.md 1.7): text -> the text its models were trained to read.
+r"""Caption cleaning of LlamaGen's T5 pipeline (its language/t5.py): text -> the text its models were trained to read.
 
 A filter for captions from the web: lower case, no links, mark-up, file names, sizes or shop talk, and a blank behind
 every comma. Ordinary prompts lose little; `#1`, brackets, `/` and `&` vanish. Knows nothing of tokens.
@@ -72,7 +72,7 @@ _ENDS = _rules(
 
 
 def clean(caption: str) -> str:
-    """The caption as LlamaGen's scripts hand it to T5: cleaned twice (models.md 1.6)."""
+    """The caption as LlamaGen's scripts hand it to T5: cleaned twice."""
     return clean_once(clean_once(caption))
 
 

@@ -1,4 +1,4 @@
-"""LlamaGen's captions: cleaned twice, tokenised, through T5's encoder half, padded on the left (models.md 1.6).
+"""LlamaGen's captions: cleaned twice, tokenised, through T5's encoder half, padded on the left.
 
 The encoder and its tokenizer are those of `transformers`, read from the folder that `mulosd convert` checked and
 hashed; weights come from safetensors files alone.

@@ -1,4 +1,4 @@
-"""Tar's first stage: a Qwen2 LLM draws TA-Tok ids for a prompt, TA-Tok turns them into features (models.md 4.1, 4.2).
+"""Tar's first stage: a Qwen2 LLM draws TA-Tok ids for a prompt, TA-Tok turns them into features.
 
 The prompt is the chat template of the files with the task's image tags behind it. Each id is drawn with noise keyed by
 (seed, stream `condition`, index), so it does not depend on what shares the batch. The LLM may stop early or draw words:
@@ -26,7 +26,7 @@ from mulosd.text.hf import load_model, load_tokenizer
 log = logging.getLogger(__name__)
 
 SYSTEM = "You are a helpful assistant."
-SAMPLER = {"temperature": 1.0, "top_k": 1200, "top_p": 0.95}  # models.md 4.2; a card's `condition` may differ
+SAMPLER = {"temperature": 1.0, "top_k": 1200, "top_p": 0.95}  # as in Tar's scripts; a card's `condition` may differ
 IMAGE_START = "<im_start>"  # not the chat's <|im_start|>
 
 

@@ -1,9 +1,10 @@
 """`mulosd train upsampler`: one latent up-sampler on streamed scenes, resumable within its time budget.
 
 Pairs are the codes of a scene rendered small and the same scene rendered large. Three losses, the arms of the paper's
-ablation (decoding.md 1.4): `ce` token cross-entropy over cosine similarities; `pixel` MSE plus a perceptual distance
-through the frozen decoder, straight through the choice of codes; `gan` the same plus a patch critic in the last part
-of the budget. Optimiser, schedule and all weights are this project's choice: none are published.
+ablation (docs/upsamplers.md "Learned up-samplers"): `ce` token cross-entropy over cosine similarities; `pixel` MSE plus
+a perceptual distance through the frozen decoder, straight through the choice of codes; `gan` the same plus a
+patch critic in the last part of the budget. Optimiser, schedule and all weights are this project's choice: none are
+published.
 """
 
 import io

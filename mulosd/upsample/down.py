@@ -1,4 +1,4 @@
-"""Feedback to the drafter (D_r, decoding.md 1.4): codes of the target grid -> codes of the draft grid."""
+"""Feedback to the drafter (D_r): codes of the target grid -> codes of the draft grid."""
 
 import torch
 import torch.nn.functional as F

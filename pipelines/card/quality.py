@@ -23,7 +23,7 @@ Summary = dict[str, Any]
 DIGITS = 6
 DETAIL = ("detail/accuracy", "detail/object_found")
 
-# The gate (issue "Foundation" 2). "value" rules compare point values; intervals stand beside them.
+# The gate of docs/tiny.md. "value" rules compare point values; intervals stand beside them.
 MIN_TEST_PROMPTS = 900
 MIN_VQ_OVERALL = 0.95
 MIN_VQ_DETAIL = 0.90

@@ -1,7 +1,7 @@
 """The Ray executor: actors that hold weights encode and decode, tasks score, with a bounded window of both in flight.
 
 Actor calls run at most once and publishing is idempotent, so what was on a lost worker is simply given to another one
-(workflow.md b.3). What went wrong decides what happens:
+(docs/operations.md "Faults"). What went wrong decides what happens:
 
     a bug in a sample                 a failed row, inside its chunk; any other bug ends the run with its traceback
     out of memory                     once more with half the batch, then failed rows

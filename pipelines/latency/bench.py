@@ -1,4 +1,4 @@
-"""Latency by measurement (architecture 8): batch 1, condition ready to last token, methods interleaved by prompt.
+"""Latency by measurement (bench/README.md): batch 1, condition ready to last token, methods interleaved by prompt.
 
     bench/<run>/   bench.json (per cell: latency, ratios against `ar` of this run; the same for each larger batch, whose
                    images share their forwards; per target: t(m)), rows.parquet (per call and cell)

@@ -1,4 +1,4 @@
-"""t(m): what one guided forward of m tokens costs at batch 1 (architecture 8), the price list of every schedule.
+"""t(m): what one guided forward of m tokens costs at batch 1 (bench/README.md), the price list of every schedule.
 
 A call looks like a verification: m consecutive cells fed at once, each attending to all before it and to itself, the
 conditional and the null row in one batch. The cache is half full: the fed cells end at N/2 + m, for m > N/2 at N.

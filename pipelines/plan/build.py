@@ -1,7 +1,7 @@
 """Plan of a sweep: cells × chunks of samples, with the keys and seeds that results depend on. Pure and light.
 
 cell = one resolved configuration; chunk = a fixed run of `chunk_prompts` prompts' images, cut by the prompt
-list and never by the number of workers. No torch, ray, mlflow, datasets or pyarrow here (architecture 6).
+list and never by the number of workers. No torch, ray, mlflow, datasets or pyarrow here: a plan must be cheap.
 """
 
 import hashlib

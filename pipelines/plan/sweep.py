@@ -23,7 +23,7 @@ from pipelines.plan.gpu_requests import EVERY, gpu_number
 FAMILIES = "mulosd.families.card"
 REGISTRY = "evaluators.registry"
 
-CHUNK_PROMPTS = 64  # prompts per chunk file (architecture 2)
+CHUNK_PROMPTS = 64  # prompts per chunk file
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 DEVICES = ("cpu", "cuda")
 

@@ -31,7 +31,7 @@ def missing_fields(text: str) -> list[str]:
 
 
 def missing_controls(plan: Plan) -> set[str]:
-    """Control rows (architecture 8) that a plan lacks."""
+    """Control rows that a plan lacks."""
     return CONTROLS - {cell.method.name for cell in plan.cells}
 
 

@@ -1,4 +1,4 @@
-"""AR-DTok: conditioning, prefix lengths, logits, multi-token calls (parity.md rows 10, 11)."""
+"""AR-DTok: conditioning, prefix lengths, logits, multi-token calls, against the reference."""
 
 import pytest
 import torch
@@ -85,7 +85,7 @@ def test_each_image_alone_gives_the_same_logits() -> None:
         assert agrees(logits, DTOK.tensors["out.cond9_cfg4.logits"][:, [b, b + 2]])
 
 
-# Each of the following mistakes must be seen by the comparison above (parity.md, "guard against silent passes").
+# Each of the following mistakes must be seen by the comparison above: it could pass silently.
 
 
 def test_image_positions_that_start_at_the_longest_prefix_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:

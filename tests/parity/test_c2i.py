@@ -1,4 +1,4 @@
-"""LlamaGen's class-to-image GPT (parity.md row 3)."""
+"""LlamaGen's class-to-image GPT, against the reference."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""LlamaGen's text-to-image GPT: prefill, cached decoding, multi-token calls, the real prefix (parity.md rows 1, 2, 4).
+"""LlamaGen's text-to-image GPT: prefill, cached decoding, multi-token calls, the real prefix, against the reference.
 
 `collapses`: with the prefix as one virtual key, as by default, and with all its rows in the cache.
 """
@@ -189,7 +189,7 @@ def test_a_caption_without_padding_needs_no_mask(prefix120: Fixture) -> None:
     assert agrees(model.forward_train(rows, tokens)[2], prefix120.tensors["out.nocfg.logits"][:, 2])
 
 
-# Each of the following mistakes must be seen by the comparison above (parity.md, "guard against silent passes").
+# Each of the following mistakes must be seen by the comparison above: it could pass silently.
 
 
 def run_agrees(model: ImageGPT, fixture: Fixture) -> bool:

@@ -1,4 +1,4 @@
-"""Released sizes: every key and shape of the full-size models, built without memory (parity.md row 18)."""
+"""Released sizes: every key and shape of the full-size models, built without memory."""
 
 import json
 from collections.abc import Callable
@@ -116,7 +116,7 @@ def test_parameter_counts_of_ta_tok() -> None:
 
 
 def test_the_decoder_half_is_a_part_of_the_file() -> None:
-    """What text-to-image reads of ta_tok.pth (models.md 4.1)."""
+    """What text-to-image reads of ta_tok.pth."""
     half = shapes(on_meta(lambda: TATokDecoder(TATokConfig())))
     assert half.items() <= listed("ta_tok").items()
     begins = ("bottleneck.regularizer.", "bottleneck.out_linear.", "decoder.", "decode_task_layer.")
@@ -129,7 +129,7 @@ def test_the_decoder_half_is_a_part_of_the_file() -> None:
     ids=["GPT-1B", "GPT-3B", "GPT-7B"],
 )
 def test_sizes_of_the_larger_gpts(dim: int, layers: int, heads: int, hidden: int, params: int) -> None:
-    """models.md 1.1."""
+    """The sizes that LlamaGen publishes."""
     model = on_meta(lambda: t2i(dim, layers, heads))
     assert shapes(model)["layers.0.feed_forward.w1.weight"] == [hidden, dim]
     assert num_parameters(model) == params

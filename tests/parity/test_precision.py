@@ -1,4 +1,4 @@
-"""16-bit weights: which dtype the logits have, and how far they lie from the reference (parity.md row 14)."""
+"""16-bit weights: which dtype the logits have, and how far they lie from the reference."""
 
 import pytest
 import torch

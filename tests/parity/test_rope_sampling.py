@@ -1,4 +1,4 @@
-"""The 2-D rotary table and the sampling filters (parity.md rows 5, 6)."""
+"""The 2-D rotary table and the sampling filters, against the reference."""
 
 import pytest
 import torch
@@ -67,7 +67,7 @@ def test_ties(name: str, sampler: Sampler) -> None:
 @pytest.mark.parametrize("sampler", [Sampler(), Sampler(temperature=0.7, top_k=20, top_p=0.9)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_16_bit_logits_are_filtered_in_float32(dtype: torch.dtype, sampler: Sampler) -> None:
-    """Guidance may run in the dtype of the model, the softmax does not (models.md 4.3)."""
+    """Guidance may run in the dtype of the model, the softmax does not."""
     logits = SAMPLING.tensors["in.logits_2B_S_V"][:, -1].to(dtype)
     probs = sampling.probabilities(logits, sampler)
     assert probs.dtype == torch.float32

@@ -1,4 +1,4 @@
-"""TA-Tok: quantiser, decoder half, whole tokenizer at the three scales (parity.md rows 12, 13)."""
+"""TA-Tok: quantiser, decoder half, whole tokenizer at the three scales, against the reference."""
 
 import pytest
 import torch

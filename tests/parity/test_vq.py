@@ -1,4 +1,4 @@
-"""LlamaGen's VQ tokenizer: encoder, decoder, building blocks, non-square and odd sizes (parity.md rows 7-9)."""
+"""LlamaGen's VQ tokenizer: encoder, decoder, building blocks, non-square and odd sizes."""
 
 import pytest
 import torch

@@ -105,7 +105,7 @@ def test_another_number_of_classes_is_refused(weights: Path, tmp_path: Path) -> 
 
 
 def test_released_sizes() -> None:
-    """Every c2i model has the published number of parameters (models.md 1.1), and no two of its grids have a ratio."""
+    """Every c2i model has the published number of parameters, and no two of its grids have a ratio."""
     data = read_card(released_families()["llamagen-c2i"])
     for name, entry in data["parts"].items():
         with torch.device("meta"):

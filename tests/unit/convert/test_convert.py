@@ -95,7 +95,7 @@ def test_the_card_states_what_was_converted(toy: str, tmp_path: Path) -> None:
 def test_averaged_weights_are_taken_where_the_reference_takes_them(
     toy: str, tmp_path: Path, part: str, taken: str
 ) -> None:
-    """A training file holds both: LlamaGen samples with `model`, its tokenizer's demo with `ema` (models.md 1.10)."""
+    """A training file holds both: LlamaGen samples with `model`, its tokenizer's demo with `ema`."""
     states = {"model": fabricated.state(part, 1), "ema": fabricated.state(part, 2)}
     done = convert(saved(tmp_path / "a.pt", states), family=toy, part=part)
     written = load_file(done.path)

@@ -1,4 +1,4 @@
-"""An image does not depend on its batch, whatever the method and however its knobs are combined (architecture 4)."""
+"""An image does not depend on its batch, whatever the method and however its knobs are combined."""
 
 from typing import Any
 

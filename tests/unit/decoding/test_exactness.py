@@ -187,7 +187,7 @@ def test_frames_of_methods_with_a_draft(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["serial", "serial-rows", "islands-rows"])
 def test_keys_and_values_are_those_of_the_final_tokens(name: str) -> None:
-    """Serial resampling carries K/V (option C of decoding.md 1.6), row cycles refresh them (option B)."""
+    """Serial: option C, row cycles: option B of docs/mulosd.md "K/V after resampling"."""
     models: list[toys.Poisoned] = []
 
     def wrap(model: ImageGPT) -> toys.Poisoned:

@@ -35,7 +35,7 @@ def blocks(draw: st.DrawFn) -> tuple[np.ndarray, int, int]:
 
 
 def by_hand(method: MuLoSD, mass: np.ndarray, start: int, side: int) -> tuple[set[int], set[int]]:
-    """R_T and R_X as sets of raster indices, from the text of decoding.md 1.2 and `MuLoSD`."""
+    """R_T and R_X as sets of raster indices, from the text of `MuLoSD` and docs/mulosd.md."""
     block = range(start, start + len(mass))
     failed = {p for p in block if mass[p - start] < method.tau}
     if not failed:

@@ -1,4 +1,4 @@
-"""Which cells may run: architecture 9 restated cell by cell, against `Worklist` and against forward counts."""
+"""Which cells may run: the rule of `fill` restated cell by cell, against `Worklist` and against forward counts."""
 
 from random import Random
 from typing import Any
@@ -165,7 +165,7 @@ def test_the_whole_grid_in_one_island() -> None:
 
 @pytest.mark.parametrize("rows", [1, 2, 3, "all"])
 def test_forwards_of_serial_cycles(rows: int) -> None:
-    """N_q + R + sum over cycles of max(0, |R_X| - 1) (decoding.md 1.9)."""
+    """N_q + R + sum over cycles of max(0, |R_X| - 1) (docs/mulosd.md "Forward passes")."""
     result = toys.run(MuLoSD(tau=0.01, pool_k=2, radius=0, rows_per_cycle=rows, resample="serial"))
     step = 4 if rows == "all" else rows
     bounds = [(2 * low, min(2 * (low + step), 8)) for low in range(0, 4, step)]
@@ -217,7 +217,7 @@ class Fed:
     ids=str,
 )
 def test_the_last_cell_is_never_fed(method: SamplerKnobs) -> None:
-    """No cell comes after it, and AR-DTok's table of positions ends before it (models.md 4.3)."""
+    """No cell comes after it, and AR-DTok's table of positions ends before it."""
     models: list[Fed] = []
 
     def wrap(model: ImageGPT) -> Any:

@@ -64,7 +64,7 @@ def test_published_sizes() -> None:
     assert needs["vq"] == 4 * 71_883_403  # stays float32
     assert needs["t5"] is None  # not published, known once converted
     slots = 2 + 1024 + 32 + 1
-    assert needs["model-512 cache"] == 2 * slots * 184_320  # models.md 7: bytes per row and token
+    assert needs["model-512 cache"] == 2 * slots * 184_320  # bytes per row and token: 2 · 36 layers · 1280 · 2
 
 
 def test_guidance_doubles_the_rows() -> None:

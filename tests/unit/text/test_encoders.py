@@ -134,7 +134,7 @@ def test_tar_does_not_take_ids_from_the_prompt(make_llm: Callable[..., TarLLM]) 
 
 
 def test_tar_prompt(tar: TarLLM) -> None:
-    """models.md 4.2, spelled out."""
+    """The chat template of Tar's scripts, spelled out."""
     assert tar._prompt("a cat") == (
         "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\na cat<|im_end|>\n"
         "<|im_start|>assistant\n<im_start><S0>"
