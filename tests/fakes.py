@@ -4,6 +4,7 @@
 see environment variables that were set before Ray started.
 """
 
+import errno
 import hashlib
 import os
 import time
@@ -209,6 +210,15 @@ SWEEP: dict[str, Any] = {
 def toy_sweep(**changes: Any) -> Sweep:
     """The toy sweep with top-level changes: 3 cells, chunks of 4 prompts."""
     return parse_sweep({**SWEEP, **changes}, families="tests.fakes", registry="tests.fakes")
+
+
+def without_hard_links(monkeypatch: Any, refusal: int = errno.EPERM) -> None:
+    """Behave as a file system that has none."""
+
+    def link(source: Any, target: Any) -> None:
+        raise OSError(refusal, os.strerror(refusal))
+
+    monkeypatch.setattr(os, "link", link)
 
 
 def _lines(variable: str) -> list[str]:

@@ -6,6 +6,7 @@ readers pick up leftovers otherwise.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -40,14 +41,38 @@ def publish_over(path: Path, data: bytes, base: str | None) -> bool:
     """
     with _written(path, data) as temp:
         if base is None:
-            try:
-                os.link(temp, path)  # unlike a rename it fails where a file is
-            except FileExistsError:
-                return False
-        elif not path.exists() or sha256_hex(path.read_bytes()) != base:
+            return place_new(temp, path)
+        if not path.exists() or sha256_hex(path.read_bytes()) != base:
             return False
-        else:
-            temp.replace(path)
+        temp.replace(path)
+    return True
+
+
+def place_new(temp: Path, path: Path) -> bool:
+    """Move the file `temp` to `path` of the same folder; False, with nothing changed, where a file is there already."""
+    try:
+        os.link(temp, path)  # unlike a rename it fails where a file is
+    except FileExistsError:
+        return False
+    except OSError:
+        # Many file systems have no hard links: exFAT, most object stores, some network folders. There an empty file
+        # claims the name first. Readers go by the manifest, so they do not meet it, and one that a crash leaves is
+        # replaced like any damaged chunk that nothing recorded.
+        return _claim_and_replace(temp, path)
+    temp.unlink()
+    return True
+
+
+def _claim_and_replace(temp: Path, path: Path) -> bool:
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+    except FileExistsError:
+        return False
+    try:
+        temp.replace(path)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
     return True
 
 
@@ -104,5 +129,8 @@ def _sync_folder(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):  # the file system cannot sync folders
+            raise
     finally:
         os.close(handle)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mulosd.errors import ConfigError, DataError, EnvironmentProblem
-from mulosd.files.publish import publish_json, read_json
+from mulosd.files.publish import publish_json, publish_over, read_json
 from mulosd.stage.manifest import FileEntry, chunk_name, chunk_path, read_manifest, write_manifest
 from pipelines.plan.build import Cell, Chunk
 from pipelines.store.lease import Lease, hold
@@ -37,18 +37,25 @@ class Store:
 
     @classmethod
     def open(cls, root: str | Path) -> "Store":
-        """The store at `root`, created if needed; EnvironmentProblem before any work where it cannot be written."""
+        """The store at `root`, created if needed; EnvironmentProblem before any work where chunks cannot be published."""
         store = cls(root)
         probe = store.root / f".probe.{secrets.token_hex(4)}.tmp"
         try:
             store.root.mkdir(parents=True, exist_ok=True)
             probe.write_bytes(b"")
             probe.unlink()
+            is_exclusive = publish_over(probe, b"", None) and not publish_over(probe, b"", None)
+            probe.unlink(missing_ok=True)
         except OSError as error:
             raise EnvironmentProblem(
                 f"the output folder {store.root} cannot be written ({error.strerror or error}); "
                 "choose a writable folder with --out."
             ) from error
+        if not is_exclusive:
+            raise EnvironmentProblem(
+                f"the file system of {store.root} does not keep two writers from making one file; "
+                "choose an --out folder on another file system."
+            )
         return store
 
     @classmethod

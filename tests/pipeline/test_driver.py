@@ -210,6 +210,23 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
     assert not (tmp_path / "store" / "cells").exists()
 
 
+def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_sweep(toy_sweep(), out=tmp_path / "linked")
+    fakes.without_hard_links(monkeypatch)
+    assert run_sweep(toy_sweep(), out=tmp_path / "plain").decoded == 30
+    assert tree(tmp_path / "plain") == tree(tmp_path / "linked")
+
+
+def test_publishing_is_tried_before_decoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("decoded")
+
+    monkeypatch.setattr("pipelines.work.decode.decode_chunk", never)
+    monkeypatch.setattr("pipelines.store.layout.publish_over", lambda *_: True)  # the second writer overwrote the first
+    with pytest.raises(EnvironmentProblem, match="another file system"):
+        run_sweep(toy_sweep(), out=tmp_path)
+
+
 def test_failed_samples_are_rows_and_are_tried_again(tmp_path: Path, failing: Callable[..., None]) -> None:
     failing("prompt 5")
     with pytest.raises(RunFailed, match="3 of 30 images failed, max_failed allows 0; the first is toy/005/0") as caught:

@@ -1,5 +1,8 @@
 """Older formats are read as today's; damaged files are moved away and nothing else; what is left over can be found."""
 
+import errno
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mulosd.errors import DataError
+from mulosd.errors import DataError, EnvironmentProblem
 from mulosd.files.publish import publish_bytes, publish_json, publish_over, read_json, sha256_hex
 from mulosd.stage import verify
 from mulosd.stage.export import check_export, export_dataset
@@ -18,6 +21,7 @@ from mulosd.stage.read import check_unique, iter_cell, read_rows
 from mulosd.stage.repair import repair_cell
 from mulosd.stage.schema import COLUMNS, arrow_schema, rows_digest
 from mulosd.stage.write import entry_of, publish_chunk, write_chunk
+from tests.fakes import without_hard_links
 from tests.unit.stage.rows import make_cell, row
 
 
@@ -188,7 +192,10 @@ def test_temp_files_are_found(tmp_path: Path) -> None:
     assert verify.verify_cell(cell) == []
 
 
-def test_the_first_writer_wins(tmp_path: Path) -> None:
+@pytest.mark.parametrize("refusal", [None, errno.EPERM, errno.ENOTSUP, errno.EMLINK])
+def test_the_first_writer_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int | None) -> None:
+    if refusal:
+        without_hard_links(monkeypatch, refusal)
     path = tmp_path / "a"
     assert publish_over(path, b"one", None)
     assert not publish_over(path, b"two", None)
@@ -197,6 +204,30 @@ def test_the_first_writer_wins(tmp_path: Path) -> None:
     assert publish_over(path, b"two", sha256_hex(b"one"))
     assert path.read_bytes() == b"two"
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_failed_rename_leaves_no_empty_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    without_hard_links(monkeypatch)
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(EnvironmentProblem, match="No space left"):
+        publish_over(tmp_path / "a", b"one", None)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_synced_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync = os.fsync
+
+    def of_files_only(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", of_files_only)
+    publish_bytes(tmp_path / "a", b"one")
+    assert (tmp_path / "a").read_bytes() == b"one"
 
 
 def test_a_chunk_is_not_published_over_another_ones(tmp_path: Path) -> None:
