@@ -21,6 +21,7 @@ from evaluators.features.base import Features
 from evaluators.features.frechet import frechet_distance
 from evaluators.images import Image
 from mulosd.errors import EnvironmentProblem
+from mulosd.files.unpickle import unpickle
 
 INPUT_SIZE = 224  # pixels
 BATCH = 16
@@ -39,7 +40,7 @@ class EffNetLite0(nn.Module):
         from efficientnet_lite_pytorch import EfficientNet
 
         self.network = EfficientNet.from_name("efficientnet-lite0")
-        self.network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+        self.network.load_state_dict(unpickle(weights))
         self.eval().requires_grad_(False)
 
     def forward(self, images: Tensor) -> Tensor:

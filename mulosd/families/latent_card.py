@@ -14,6 +14,7 @@ from mulosd.errors import ConfigError, DataError
 from mulosd.families.card import Card, need
 from mulosd.files.publish import canonical_json, sha256_hex
 
+UPSAMPLERS = "upsamplers"  # their folder inside that of a family
 PREFIX = "latent-"  # of the up-samplers that have such a card
 
 
@@ -55,7 +56,7 @@ def find_latent(card: Card, name: str) -> LatentCard:
 
     ConfigError where its family has none for the target's ratio, DataError where it belongs to another tokenizer.
     """
-    folder = card.folder / "upsamplers"
+    folder = card.folder / UPSAMPLERS
     path = folder / f"{stem(name, card.ratio or 1)}.json"
     if not path.is_file():
         there = ", ".join(sorted(one.stem for one in folder.glob(f"{PREFIX}*.json"))) or "none"

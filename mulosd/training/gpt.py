@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mulosd.files.unpickle import unpickle
 from mulosd.models.conditioning import Condition
 from mulosd.models.image_gpt import ImageGPT, on_grid
 from mulosd.models.vq import VQModel
@@ -220,7 +221,7 @@ def save_checkpoint(model: ImageGPT, optimizers: list[torch.optim.Optimizer], pr
 def _resume(model: ImageGPT, optimizers: list[torch.optim.Optimizer], path: Path) -> Progress:
     if not path.exists():
         return Progress()
-    state = torch.load(path, weights_only=True)
+    state = unpickle(path)
     model.load_state_dict(state["model"])
     for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
         optimizer.load_state_dict(saved)

@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import save_file
 
 from mulosd.errors import DataError, unknown_name
+from mulosd.files.unpickle import unpickle
 from mulosd.models.image_gpt import ImageGPT, tiny_gpt
 from mulosd.models.transformer import GPTConfig
 from mulosd.models.vq import VQConfig, VQModel
@@ -229,5 +230,5 @@ def _write_part(folder: Path, name: str, state: dict[str, Any]) -> dict[str, Any
 def _read(path: Path, stage: str) -> dict[str, Any]:
     if not path.exists():
         raise DataError(f"{path}: not trained yet; run `mulosd train tiny --stage {stage}` first.")
-    state: dict[str, Any] = torch.load(path, weights_only=True)
+    state: dict[str, Any] = unpickle(path)
     return state

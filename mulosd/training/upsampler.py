@@ -27,6 +27,7 @@ from mulosd.errors import ConfigError, unknown_name
 from mulosd.families.card import Card, family_folder, load_card, load_target, read_family
 from mulosd.families.latent_card import PREFIX, LatentCard, read_latent, stem
 from mulosd.files.publish import publish_bytes, sha256_hex
+from mulosd.files.unpickle import unpickle
 from mulosd.models.vq import VQModel
 from mulosd.scenes.render import render
 from mulosd.scenes.world import Scene, sample_training_scene
@@ -289,7 +290,7 @@ def resume(trainee: Trainee, recipe: UpsamplerRecipe, path: Path) -> Progress:
     """Load a checkpoint in place where there is one; refuse one of another recipe."""
     if not path.exists():
         return Progress()
-    state: dict[str, Any] = torch.load(path, weights_only=True)
+    state: dict[str, Any] = unpickle(path)
     for name, value in asdict(recipe).items():
         if name != "minutes" and state["recipe"][name] != value:
             raise ConfigError(

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mulosd.errors import EnvironmentProblem, unknown_name
+from mulosd.files.unpickle import unpickle
 
 TAPS = (0, 2, 4, 10)  # blocks whose outputs are compared: strides 2, 4, 8 and 16
 
@@ -36,7 +37,7 @@ class EffNetDistance(nn.Module):
         from efficientnet_lite_pytorch import EfficientNet
 
         self.network = EfficientNet.from_name("efficientnet-lite0")
-        self.network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+        self.network.load_state_dict(unpickle(weights))
         self.eval().requires_grad_(False)
 
     def forward(self, made: Tensor, true: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from mulosd.errors import UserError
 from mulosd.families.card import load_card
+from mulosd.families.latent_card import UPSAMPLERS, read_latent
 from mulosd.families.memory import memory_lines, memory_needs
 from mulosd.families.weight_files import check_part, file_sha256, tensors_of
 from pipelines.host.provenance import machine, processor_name, versions
@@ -41,18 +42,26 @@ def examine(folder: Path, assets: Path = ASSETS) -> Iterator[Finding]:
 
 
 def weight_findings(assets: Path = ASSETS) -> Iterator[Finding]:
-    """Each weight file against the sha256 that its family's card states under `parts`."""
+    """Each weight file against the sha256 that a card states: its family's for a part, its own for an up-sampler."""
     named: set[Path] = set()
-    for card in sorted(assets.rglob("card.json")):
-        for part in json.loads(card.read_text(encoding="utf-8"))["parts"].values():
-            path = card.parent / Path(part["file"]).name
-            named.add(path)
-            yield _weight(path, part["sha256"], card)
+    for path, digest, card in _stated(assets):
+        named.add(path)
+        yield _weight(path, digest, card)
     for path in sorted(assets.rglob("*.safetensors")):
         if path not in named:
             yield Finding(path.name, f"no card in {path.parent} states its sha256", is_problem=True)
     if not named:
         yield Finding("weights", f"none shipped in {assets}", is_problem=True)
+
+
+def _stated(assets: Path) -> Iterator[tuple[Path, str, Path]]:
+    """(weight file, sha256, card that states it) of everything shipped in `assets`."""
+    for card in sorted(assets.rglob("card.json")):
+        for part in json.loads(card.read_text(encoding="utf-8"))["parts"].values():
+            yield card.parent / Path(part["file"]).name, part["sha256"], card
+        for path in sorted((card.parent / UPSAMPLERS).glob("*.json")):
+            latent = read_latent(path)
+            yield latent.weights, latent.sha256, path
 
 
 def examine_target(target_id: str, *, device: str, dtype: str) -> Iterator[Finding]:

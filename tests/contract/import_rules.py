@@ -16,7 +16,14 @@ PROJECT = ("mulosd", "evaluators", "dashboards", "pipelines", "tests", "bench")
 # Package -> project modules it may import; a name allows everything below it.
 ALLOWED = {
     "mulosd": ("mulosd",),
-    "evaluators": ("evaluators", "mulosd.types", "mulosd.errors", "mulosd.stage.read", "mulosd.scenes.vocabulary"),
+    "evaluators": (
+        "evaluators",
+        "mulosd.types",
+        "mulosd.errors",
+        "mulosd.files.unpickle",
+        "mulosd.stage.read",
+        "mulosd.scenes.vocabulary",
+    ),
     "dashboards": ("dashboards", "mulosd.types", "mulosd.errors", "mulosd.files.publish"),
     "pipelines": ("pipelines", "dashboards", "evaluators", "mulosd"),
 }

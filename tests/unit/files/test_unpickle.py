@@ -6,6 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -85,11 +86,56 @@ def test_the_list_is_not_left_open(tmp_path: Path) -> None:
     assert Namespace not in before
 
 
+class ObjectType:
+    """numpy's object type with the flags cleared that say its elements are references."""
+
+    def __reduce__(self) -> Any:
+        return np.dtype, ("O8", False, True), (3, "|", None, None, None, -1, -1, 0)
+
+
+class Pointers:
+    """An array of that type, its elements made from raw bytes: printing it crashes the process."""
+
+    def __reduce__(self) -> Any:
+        return np._core.multiarray._reconstruct, (np.ndarray, (0,), b"b"), (1, (1,), ObjectType(), False, b"A" * 8)
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+@pytest.mark.parametrize("opened", [False, True], ids=["", "others-allow-numpy"])
+def test_an_array_of_made_up_pointers_is_refused(tmp_path: Path, zipped: bool, opened: bool) -> None:
+    path = tmp_path / "evil.pt"
+    torch.save({"model": Pointers()}, path, _use_new_zipfile_serialization=zipped)
+    parts = [np._core.multiarray._reconstruct, np.ndarray, np.dtype, np.dtypes.ObjectDType]
+    with (
+        torch.serialization.safe_globals(parts if opened else []),
+        pytest.raises(DataError, match="refused, nothing in it was run: it names numpy"),
+    ):
+        unpickle(path)
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+def test_a_download_that_was_cut_off_is_not_a_whole_file(tmp_path: Path, zipped: bool) -> None:
+    path = tmp_path / "whole.pt"
+    torch.save({"model": {f"w{i}": torch.ones(40, 7) for i in range(4)}}, path, _use_new_zipfile_serialization=zipped)
+    data, cut = path.read_bytes(), tmp_path / "cut.pt"
+    assert unpickle(path)["model"]["w3"].sum() == 280
+    sizes = [*range(8), *range(8, len(data), 53), *range(len(data) - 30, len(data))]
+    for size in sizes:
+        cut.write_bytes(data[:size])
+        with pytest.raises(DataError, match=rf"cut\.pt: not a whole torch file \({size:,} bytes, "):
+            unpickle(cut)
+
+
+def test_a_file_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"cannot be read \(Is a directory\)"):
+        unpickle(tmp_path)
+
+
 @pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 cut off"])
 def test_a_broken_file_is_one_sentence(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.pt"
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"a\.pt: "):
+    with pytest.raises(DataError, match=r"a\.pt: not a whole torch file"):
         unpickle(path)
     with pytest.raises(DataError, match="there is no such file"):
         unpickle(tmp_path / "b.pt")

@@ -2,10 +2,14 @@
 
 import hashlib
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
-from pipelines.cli.doctor import examine, weight_findings
+import pytest
+
+from pipelines.cli.doctor import ASSETS, examine, weight_findings
+from pipelines.cli.main import main
 from pipelines.host.provenance import git_state, versions
 
 
@@ -35,6 +39,28 @@ def test_changed_missing_and_unlisted_weights_are_found(tmp_path: Path) -> None:
     assert "check out the file again" in found[0]
     assert "missing" in found[1]
     assert "no card" in found[2]
+
+
+def test_an_untouched_clone_has_no_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["doctor", "--out", str(tmp_path)])
+    out, err = capsys.readouterr()
+    assert (stop.value.code, err) == (0, ""), out
+    shipped = sorted(path.name for path in ASSETS.rglob("*.safetensors"))
+    assert sorted(line.split()[1] for line in out.splitlines() if ".safetensors" in line) == shipped
+    assert any(name.startswith("latent-") for name in shipped)
+
+
+def test_a_changed_or_unlisted_up_sampler_is_found(tmp_path: Path) -> None:
+    shutil.copytree(ASSETS / "tiny" / "upsamplers", tmp_path / "tiny" / "upsamplers")
+    shutil.copyfile(ASSETS / "tiny" / "card.json", tmp_path / "tiny" / "card.json")
+    first, second, *_ = sorted((tmp_path / "tiny" / "upsamplers").glob("*.safetensors"))
+    first.write_bytes(b"changed")
+    second.with_suffix(".json").unlink()
+    found = [text for text in problems(tmp_path) if "missing" not in text]  # the family's own parts were not copied
+    assert len(found) == 2
+    assert f"of {first.stem}.json; check out" in found[0]
+    assert "no card" in found[1]
 
 
 def test_no_weights_is_a_problem(tmp_path: Path) -> None:
