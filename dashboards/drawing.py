@@ -37,6 +37,11 @@ def font(size: int, *, bold: bool = False) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(str(Path(matplotlib.get_data_path(), "fonts", "ttf", name)), size)
 
 
+def literal(text: str) -> str:
+    """Text for matplotlib, which reads what stands between two dollar signs as a formula and fails where it is none."""
+    return text.replace("$", r"\$")
+
+
 def wrap(text: str, width: int, face: ImageFont.FreeTypeFont, max_lines: int) -> list[str]:
     """Lines of at most `width` px; what does not fit in `max_lines` ends in an ellipsis."""
     lines: list[str] = []

@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dashboards.drawing import literal
 from dashboards.table import CONTROLS, Column, Estimate, Table, TableRow
 from mulosd.errors import DataError
+from mulosd.files.pin import short_name
 from mulosd.files.publish import publish_bytes
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ def save_quality_plot(path: Path, table: Table, *, defaults: Mapping[str, Knobs]
             if shown:
                 _draw_series(axes, name, Series(shown, one.is_joined), column, COLOURS[number % len(COLOURS)])
         _finish(axes, column, target)
-    figure.suptitle(table.title, fontsize=10, x=0.01, ha="left")
+    figure.suptitle(literal(table.title), fontsize=10, x=0.01, ha="left")
     out = io.BytesIO()
     figure.savefig(out, format="png", metadata={"Software": None})
     publish_bytes(path, out.getvalue())
@@ -104,7 +106,7 @@ def _is_numeric(settings: Sequence[Knobs], key: str) -> bool:
 
 
 def _text(name: str, knobs: Knobs) -> str:
-    return " ".join([name, *(f"{key}={value}" for key, value in knobs.items())]).strip()
+    return " ".join([name, *(f"{key}={short_name(value)}" for key, value in knobs.items())]).strip()
 
 
 def _value(row: TableRow, key: str) -> float | None:
@@ -130,10 +132,12 @@ def _draw_series(axes: "Axes", name: str, series: Series, column: Column, colour
         elinewidth=0.9,
         capsize=2.5,
         markersize=5,
-        label=name,
+        label=literal(name),
     )
     for place, point in zip(places, points, strict=True):
-        axes.annotate(point.label, place, xytext=(5, 5), textcoords="offset points", fontsize=6.5, color=colour)
+        axes.annotate(
+            literal(point.label), place, xytext=(5, 5), textcoords="offset points", fontsize=6.5, color=colour
+        )
     interval = points[0].row.cells[column.key].estimate.interval
     if name == "ar" and interval:
         axes.axhspan(*interval, color=CONTROL_COLOUR, alpha=0.08, linewidth=0)
@@ -144,7 +148,7 @@ def _finish(axes: "Axes", column: Column, target: str) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_xlabel("forwards per image (all kinds, both models)")
     axes.set_ylabel(f"{column.title}, 95 % interval")
-    axes.set_title(target, fontsize=9, loc="left")
+    axes.set_title(literal(target), fontsize=9, loc="left")
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)

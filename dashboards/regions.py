@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from dashboards.drawing import STATUS_COLOURS
+from dashboards.drawing import STATUS_COLOURS, literal
 from dashboards.table import Estimate
 from mulosd.errors import DataError
 from mulosd.files.publish import publish_bytes
@@ -81,7 +81,8 @@ def save_region_maps(path: Path, cells: Sequence[CellRegions], *, title: str = "
                 one.set_axis_off()
             continue
         cell = cells[index]
-        axes[0].set_title(f"{cell.target}\n" + cell.label.removeprefix("mulosd ").replace(" ", "\n"), fontsize=7)
+        lines = [cell.target, *cell.label.removeprefix("mulosd ").split(" ")]
+        axes[0].set_title(literal("\n".join(lines)), fontsize=7)
         for one, values, top in ((axes[0], cell.rejected, highest), (axes[1], cell.resampled, 1.0)):
             one.imshow(values, vmin=0.0, vmax=top, cmap="magma", interpolation="nearest")
             one.set_xticks([])
@@ -94,7 +95,7 @@ def save_region_maps(path: Path, cells: Sequence[CellRegions], *, title: str = "
     figure.legend(
         *grid[2, 0].get_legend_handles_labels(), loc="outside upper right", ncols=2, frameon=False, fontsize=7
     )
-    figure.suptitle(title, fontsize=10, x=0.01, ha="left")
+    figure.suptitle(literal(title), fontsize=10, x=0.01, ha="left")
     out = io.BytesIO()
     figure.savefig(out, format="png", metadata={"Software": None})
     publish_bytes(path, out.getvalue())

@@ -175,7 +175,7 @@ _LATEX = (
 
 
 def _escape_markdown(text: str) -> str:
-    return text.replace("|", "\\|")
+    return text.replace("|", "\\|").replace("$", "\\$")  # GitHub sets a formula between dollar signs
 
 
 def _bar(entries: list[str]) -> str:

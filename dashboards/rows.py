@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from mulosd.files.pin import short_name
+
 
 @dataclass(frozen=True)
 class CellRow:
@@ -26,7 +28,7 @@ class CellRow:
     @property
     def label(self) -> str:
         """`mulosd tau=0.2 radius=1`: the method and its non-default knobs."""
-        return " ".join([self.method, *(f"{k}={v}" for k, v in sorted(self.knobs.items()))])
+        return " ".join([self.method, *(f"{k}={short_name(v)}" for k, v in sorted(self.knobs.items()))])
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ that a key can hold the content in place of the path.
 """
 
 import hashlib
+import re
 from pathlib import Path
 
 from mulosd.errors import DataError
@@ -38,6 +39,18 @@ def content_of(pinned: str) -> str:
     if not mark:
         raise ValueError(f"{text} is not pinned")
     return f"{MARK[1:]}{digest}"
+
+
+def short_name(value: object) -> object:
+    """A pinned file as labels show it: `net.pth@3f2a91c4`, its name and the first digits of its content.
+
+    Of the content alone `sha256:3f2a91c4`; every other value is returned as it is.
+    """
+    found = re.fullmatch(r"(?:(.*)#)?sha256:([0-9a-f]{64})", value, re.DOTALL) if isinstance(value, str) else None
+    if found is None:
+        return value
+    path, digest = found.groups()
+    return f"sha256:{digest[:8]}" if path is None else f"{Path(path).name}@{digest[:8]}"
 
 
 def _sha256(path: Path) -> str:

@@ -14,7 +14,7 @@ from mulosd.errors import ConfigError, DataError
 from mulosd.families.card import Card
 from mulosd.families.latent_card import PREFIX, find_latent
 from mulosd.families.memory import memory_lines
-from mulosd.files.pin import content_of, pin_file
+from mulosd.files.pin import content_of, pin_file, short_name
 from mulosd.files.publish import canonical_json, sha256_hex
 from mulosd.methods import FILE_KNOBS, DraftOnly, SamplerKnobs, knobs_of
 from mulosd.methods.cost import check_fit
@@ -72,7 +72,9 @@ class Cell:
     @property
     def label(self) -> str:
         """`tiny-mid mulosd tau=0.2`."""
-        return " ".join([self.target, self.method.name, *(f"{k}={v}" for k, v in sorted(self.knobs.items()))])
+        return " ".join(
+            [self.target, self.method.name, *(f"{k}={short_name(v)}" for k, v in sorted(self.knobs.items()))]
+        )
 
     @property
     def n_samples(self) -> int:

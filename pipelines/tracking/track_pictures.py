@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dashboards.rows import Picture
+from mulosd.files.pin import short_name
 from pipelines.store.layout import Store
 
 MAX_GRID = 32  # prompts in the grid of a cell
@@ -56,7 +57,8 @@ def write_pictures(store: Store, cell_key: str, sample_ids: Sequence[str], time_
             small = picture.resize((max(1, round(picture.width * scale)), max(1, round(picture.height * scale))))
             small.save(images / f"{name}+compressed.webp")
     config = store.read_cell(cell_key)["config"]
-    title = " ".join([config["target"], config["method"], *(f"{k}={v}" for k, v in sorted(config["knobs"].items()))])
+    knobs = [f"{key}={short_name(value)}" for key, value in sorted(config["knobs"].items())]
+    title = " ".join([config["target"], config["method"], *knobs])
     shown = [found[sample_id] for sample_id in sample_ids if sample_id in found][:SHEET_PROMPTS]
     save_contact_sheet(folder / "contact_sheet.png", {title.partition(" ")[2]: shown}, title=title)
     return len(found)

@@ -24,7 +24,7 @@ ALLOWED = {
         "mulosd.stage.read",
         "mulosd.scenes.vocabulary",
     ),
-    "dashboards": ("dashboards", "mulosd.types", "mulosd.errors", "mulosd.files.publish"),
+    "dashboards": ("dashboards", "mulosd.types", "mulosd.errors", "mulosd.files.pin", "mulosd.files.publish"),
     "pipelines": ("pipelines", "dashboards", "evaluators", "mulosd"),
 }
 

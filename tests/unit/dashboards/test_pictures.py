@@ -11,6 +11,8 @@ from dashboards.animation import draw_frames, save_animation
 from dashboards.drawing import STATUS_COLOURS, font, status_picture, wrap
 from dashboards.gallery import contact_sheet, save_contact_sheet
 from dashboards.plots import save_quality_plot, series_of
+from dashboards.regions import REGIONS, CellRegions, save_region_maps
+from dashboards.render import to_markdown
 from dashboards.rows import CellRow, Picture
 from dashboards.table import Comparison, Estimate, Table, build_table
 from mulosd.errors import DataError, EnvironmentProblem
@@ -178,3 +180,22 @@ def test_a_number_that_only_some_rows_have_splits_like_a_word() -> None:
         "mulosd": (["radius=0", "radius=2"], True),
         "mulosd resampled_fraction=0.5": (["radius=0", "radius=2"], True),
     }
+
+
+def test_a_file_is_named_in_short_wherever_it_is_shown() -> None:
+    nets = [f"/models/{name}.pth#sha256:{digit * 64}" for name, digit in (("a", "1"), ("b", "2"))]
+    rows = [cell("mulosd", upsampler="sr", sr_model=net) for net in nets]
+    assert rows[0].label == "mulosd sr_model=a.pth@11111111 upsampler=sr"
+    assert series(*rows) == {"mulosd": (["sr_model=a.pth@11111111", "sr_model=b.pth@22222222"], False)}
+
+
+def test_dollar_signs_start_no_formula(tmp_path: Path) -> None:
+    """Two of them start one for matplotlib, which raises where it cannot read it."""
+    priced = [cell("mulosd", sr_model=name) for name in (r"$\frac$.pth", "b$$.pth")]
+    rows = [replace(row, target=r"$\x$") for row in (cell("ar"), *priced)]
+    table = replace(plotted(*rows), title=r"costs $1 \and $")
+    assert save_quality_plot(tmp_path / "q.png", table).exists()
+    rates = {name: Estimate(0.5, (0.4, 0.6), 4) for name in REGIONS}
+    regions = CellRegions(r"mulosd a=$\x$", r"$\x$", 4, np.eye(4), np.eye(4), dict.fromkeys(REGIONS, 0.2), rates, rates)
+    assert save_region_maps(tmp_path / "r.png", [regions], title=r"$\y$").exists()
+    assert r"b\$\$.pth" in to_markdown(table)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mulosd.errors import DataError
-from mulosd.files.pin import checked_file, content_of, pin_file
+from mulosd.files.pin import checked_file, content_of, pin_file, short_name
 
 
 def test_a_pinned_name_is_absolute_and_holds_the_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,3 +39,10 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 def test_only_pinned_names_have_a_content() -> None:
     with pytest.raises(ValueError, match="is not pinned"):
         content_of("/somewhere/net.pth")
+
+
+def test_labels_show_the_file_and_the_first_digits_of_its_content() -> None:
+    digest = "3f2a91c4" + "0" * 56
+    assert short_name(f"/models/the $2 net#1.pth#sha256:{digest}") == "the $2 net#1.pth@3f2a91c4"
+    assert short_name(f"sha256:{digest}") == "sha256:3f2a91c4"
+    assert [short_name(value) for value in (0.1, "sr", "/models/net.pth", None)] == [0.1, "sr", "/models/net.pth", None]
