@@ -105,7 +105,7 @@ def train_gpt(model: ImageGPT, vq: VQModel, recipe: GPTRecipe, checkpoint: Path)
     progress = _resume(model, optimizers, checkpoint)
     arms = [_Arm.of(model, vq, recipe, *batch) for batch in recipe.batches]
     budget = recipe.minutes * 60
-    last_saved = progress.seconds
+    resumed_at = last_saved = progress.seconds
     while progress.seconds < budget:
         began = time.perf_counter()
         scale = min(1.0, (progress.step + 1) / 30, max(0.02, (1 - progress.seconds / budget) / recipe.decay_share))
@@ -126,8 +126,9 @@ def train_gpt(model: ImageGPT, vq: VQModel, recipe: GPTRecipe, checkpoint: Path)
                 )
         if progress.seconds - last_saved > CHECKPOINT_SECONDS:
             last_saved = progress.seconds
-            save_checkpoint(model, optimizers, progress, checkpoint)
-    save_checkpoint(model, optimizers, progress, checkpoint)
+            save_checkpoint(model, optimizers, recipe, progress, checkpoint)
+    if progress.seconds > resumed_at or not checkpoint.exists():
+        save_checkpoint(model, optimizers, recipe, progress, checkpoint)
     return progress
 
 
@@ -206,9 +207,12 @@ def _optimizers(model: ImageGPT, recipe: GPTRecipe) -> list[torch.optim.Optimize
     return [muon, adam]
 
 
-def save_checkpoint(model: ImageGPT, optimizers: list[torch.optim.Optimizer], progress: Progress, path: Path) -> None:
+def save_checkpoint(
+    model: ImageGPT, optimizers: list[torch.optim.Optimizer], recipe: GPTRecipe, progress: Progress, path: Path
+) -> None:
     """Written beside and renamed, so that a kill leaves the previous checkpoint whole."""
     state: dict[str, Any] = {
+        "recipe": asdict(recipe),
         "model": model.state_dict(),
         "optimizers": [optimizer.state_dict() for optimizer in optimizers],
         "progress": asdict(progress),

@@ -168,7 +168,7 @@ def publish(work: Path, folder: Path, quality: dict[str, Any] | None = None) -> 
         parts[name] = _write_part(folder, name, state["model"])
         parts[name] |= {
             "config": card_config(gpt_config(name)),
-            "recipe": asdict(stage.recipe) | {"starts_from": stage.lower},
+            "recipe": recipe_of(state, stage) | {"starts_from": stage.lower},
             "trained": state["progress"],
         }
     targets = {
@@ -189,6 +189,13 @@ def publish(work: Path, folder: Path, quality: dict[str, Any] | None = None) -> 
         "quality": quality or {},
     }
     _write_json(folder / "card.json", card)
+
+
+def recipe_of(state: dict[str, Any], stage: Stage) -> dict[str, Any]:
+    """The recipe that a checkpoint was trained by. Those of 0.1.0 do not hold it: of them the minutes are known."""
+    minutes = round(state["progress"]["seconds"] / 60)
+    recipe: dict[str, Any] = state.get("recipe") or asdict(stage.recipe) | {"minutes": minutes}
+    return recipe
 
 
 def world_hash(count: int = 256, size: int = 64) -> str:

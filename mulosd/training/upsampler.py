@@ -188,7 +188,8 @@ def train_upsampler(
     the checkpoint was made by another recipe (more minutes continue it).
     """
     progress = resume(trainee, recipe, checkpoint)
-    budget, last_saved = recipe.minutes * 60, progress.seconds
+    budget = recipe.minutes * 60
+    resumed_at = last_saved = progress.seconds
     while progress.seconds < budget:
         began = time.perf_counter()
         share = progress.seconds / budget
@@ -207,7 +208,8 @@ def train_upsampler(
         if progress.seconds - last_saved > CHECKPOINT_SECONDS:
             last_saved = progress.seconds
             save_checkpoint(trainee, recipe, progress, checkpoint)
-    save_checkpoint(trainee, recipe, progress, checkpoint)
+    if progress.seconds > resumed_at or not checkpoint.exists():
+        save_checkpoint(trainee, recipe, progress, checkpoint)
     return progress
 
 

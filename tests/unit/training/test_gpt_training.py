@@ -62,7 +62,11 @@ def test_two_steps_move_the_weights_and_are_counted(tmp_path: Path) -> None:
     assert all(torch.isfinite(param).all() for param in model.parameters())
     saved = torch.load(tmp_path / "mid.pt", weights_only=True)
     assert saved["progress"] == asdict(progress)
+    assert saved["recipe"]["minutes"] == 2 * STEP_SECONDS / 60
     assert list(tmp_path.iterdir()) == [tmp_path / "mid.pt"]
+    before = (tmp_path / "mid.pt").read_bytes()
+    train_gpt(fresh(), vq(), replace(recipe, minutes=STEP_SECONDS / 60), tmp_path / "mid.pt")
+    assert (tmp_path / "mid.pt").read_bytes() == before  # a smaller budget trains nothing and says nothing
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -55,6 +56,18 @@ def test_a_published_family_loads_what_was_trained(work: Path, folder: Path) -> 
     assert target.drafter.config.grid == 2
     assert not any(param.requires_grad for param in target.model.parameters())
     assert load_file(folder / "high.safetensors")["output.weight"].dtype == torch.float16
+
+
+def test_the_card_says_how_long_was_trained_and_not_what_was_planned(work: Path, tmp_path: Path) -> None:
+    shutil.copytree(work, tmp_path / "work")
+    (tmp_path / "work" / "low.pt").unlink()
+    tiny.train_gpt_stage(tmp_path / "work", "low", minutes=1 / 60)
+    tiny.publish(tmp_path / "work", tmp_path / "family")
+    parts = json.loads((tmp_path / "family" / "card.json").read_text())["parts"]
+    assert parts["low"]["recipe"]["minutes"] == 1 / 60
+    assert parts["low"]["recipe"]["starts_from"] is None
+    assert "recipe" not in torch.load(work / "mid.pt", weights_only=True)  # as checkpoints of 0.1.0
+    assert (parts["mid"]["recipe"]["minutes"], parts["mid"]["trained"]["seconds"]) == (0, 0.0)
 
 
 def test_rounding_is_that_of_float16_and_happens_once() -> None:
