@@ -10,7 +10,8 @@ from mulosd.models.image_gpt import ImageGPT, tiny_gpt
 from mulosd.models.transformer import GPTConfig
 from mulosd.models.vq import VQConfig, VQModel
 from mulosd.training import tiny
-from mulosd.training.gpt import GPTRecipe, init_weights
+from mulosd.training.gpt import init_weights
+from mulosd.training.stages import GPTRecipe, Stage
 
 VQ = VQConfig(ch=32, ch_mult=(1,), num_res_blocks=1, z_channels=32, codebook_size=48, codebook_dim=4, patch=4)
 GRIDS = {"low": 2, "mid": 4, "high": 8, "multi": 4}
@@ -58,7 +59,7 @@ def _small(grids: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size // 4 for size in grids)
 
 
-def _recipe(stage: tiny.Stage, grid: int) -> GPTRecipe:
+def _recipe(stage: Stage, grid: int) -> GPTRecipe:
     return GPTRecipe(minutes=1, batches=tuple((4 * size, 2) for size in _small(stage.grids) or (grid,)), bf16=False)
 
 

@@ -26,30 +26,12 @@ from mulosd.scenes import vocabulary as voc
 from mulosd.scenes.render import render
 from mulosd.scenes.words import encode_words
 from mulosd.scenes.world import Scene, sample_scenes, sample_training_scene
+from mulosd.training.stages import GPTRecipe
 from mulosd.training.vq import to_unit
 
 log = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 600.0
-
-
-@dataclass(frozen=True)
-class GPTRecipe:
-    """Budget and rates. The learning-rate schedule follows the share of `minutes` that is used up.
-
-    batches: (side in pixels, images) of the steps in turn; a model of several grids takes one of each.
-    """
-
-    minutes: float
-    batches: tuple[tuple[int, int], ...]
-    muon_rate: float = 0.02
-    adam_rate: float = 3e-3
-    decay_share: float = 0.4
-    drop_condition: float = 0.1
-    seed: int = 0
-    report_every: int = 100
-    bf16: bool = True
-    compiled: bool = False
 
 
 @dataclass

@@ -9,7 +9,7 @@ import hashlib
 import json
 import logging
 import os
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ from mulosd.models.vq import VQConfig, VQModel
 from mulosd.scenes import vocabulary as voc
 from mulosd.scenes.render import render
 from mulosd.scenes.world import sample_training_scene
-from mulosd.training.gpt import GPTRecipe, Progress, init_weights, start_from, train_gpt
+from mulosd.training.gpt import Progress, init_weights, start_from, train_gpt
+from mulosd.training.stages import CHOICES, STAGE_NAMES, STAGES, GPTRecipe
 from mulosd.training.vq import VQRecipe, train_vq
 
 log = logging.getLogger(__name__)
@@ -34,31 +35,6 @@ VQ = VQConfig(ch=64, ch_mult=(1,), num_res_blocks=1, z_channels=64, codebook_siz
 VQ_RECIPE = VQRecipe()
 VQ_SEED = 0
 
-
-@dataclass(frozen=True)
-class Stage:
-    """One GPT: its grid, training recipe, the model it starts from, and all its grids if it has several."""
-
-    grid: int
-    recipe: GPTRecipe
-    lower: str | None
-    grids: tuple[int, ...] = ()
-
-
-STAGES = {
-    "low": Stage(8, GPTRecipe(minutes=32, batches=((32, 96),), compiled=True), None),
-    "mid": Stage(16, GPTRecipe(minutes=42, batches=((64, 32),), muon_rate=0.015, adam_rate=2e-3, compiled=True), "low"),
-    "high": Stage(
-        32, GPTRecipe(minutes=108, batches=((128, 8),), muon_rate=0.01, adam_rate=1e-3, compiled=True), "mid"
-    ),
-    "multi": Stage(
-        16,
-        GPTRecipe(minutes=65, batches=((64, 32), (32, 96)), muon_rate=0.015, adam_rate=2e-3, compiled=True),
-        "mid",
-        grids=(8, 16),
-    ),
-}
-STAGE_NAMES = ("vq", *STAGES)
 
 # target id -> (model, drafter, image side in pixels)
 TARGETS = {
@@ -99,8 +75,8 @@ def card_config(config: GPTConfig) -> dict[str, Any]:
 
 def main(out: Path, *, stage: str = "all", minutes: float | None = None) -> None:
     """Train one stage or all; `minutes` replaces the stage's budget (GPTs only)."""
-    if stage not in (*STAGE_NAMES, "all"):
-        raise unknown_name("training stage", stage, (*STAGE_NAMES, "all"))
+    if stage not in CHOICES:
+        raise unknown_name("training stage", stage, CHOICES)
     out.mkdir(parents=True, exist_ok=True)
     for name in STAGE_NAMES if stage == "all" else (stage,):
         if name == "vq":

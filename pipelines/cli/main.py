@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from mulosd.errors import UserError
+from mulosd.training.stages import CHOICES
 from pipelines.cli import checkpoints as cli_checkpoints
 from pipelines.cli import compare as cli_compare
 from pipelines.cli import explain as cli_explain
@@ -241,7 +242,7 @@ def train() -> None:
 
 @train.command()
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs/tiny"), show_default=True)
-@click.option("--stage", type=click.Choice(["vq", "low", "mid", "high", "all"]), default="all", show_default=True)
+@click.option("--stage", type=click.Choice(CHOICES), default="all", show_default=True)
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Stop (resumably) after this long.")
 def tiny(out: Path, stage: str, minutes: float | None) -> None:
     """Train the tiny family from nothing; the same command resumes."""

@@ -14,7 +14,8 @@ from mulosd.models.vq import VQModel
 from mulosd.scenes import vocabulary as voc
 from mulosd.scenes.world import sample_scenes
 from mulosd.training import gpt, tiny
-from mulosd.training.gpt import GPTRecipe, Progress, init_weights, scene_codes, start_from, train_gpt
+from mulosd.training.gpt import Progress, init_weights, scene_codes, start_from, train_gpt
+from mulosd.training.stages import GPTRecipe
 from tests import tiny_family
 
 STEP_SECONDS = 10.0

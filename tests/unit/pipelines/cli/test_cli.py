@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from mulosd.errors import ConfigError
+from mulosd.training.stages import STAGES
 from pipelines.cli import main as module
 from pipelines.cli.main import cli, main
 from pipelines.cli.single import parse_knobs
@@ -31,6 +32,16 @@ def test_all_commands_have_help() -> None:
         result = CliRunner().invoke(cli, [*words, "--help"])
         assert result.exit_code == 0, result.output
         assert result.output.startswith("Usage:")
+
+
+def test_every_stage_of_the_code_can_be_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[str] = []
+    monkeypatch.setattr("mulosd.training.tiny.main", lambda out, stage, minutes: trained.append(stage))
+    wanted = ["vq", *STAGES, "all"]
+    for stage in wanted:
+        assert run_main("train", "tiny", "--stage", stage, "--out", str(tmp_path)) == 0
+    assert trained == wanted
+    assert "multi" in trained
 
 
 @pytest.mark.parametrize(
