@@ -29,12 +29,12 @@ from mulosd.decoding.registry import decode
 from mulosd.decoding.verify import nearest_codes
 from mulosd.files.publish import publish_bytes, publish_json
 from mulosd.methods import AR, MuLoSD, SamplerKnobs, ZipAR
-from mulosd.models.conditioning import Condition
+from mulosd.models.architectures import DTYPES
+from mulosd.models.condition import Condition
+from mulosd.models.gpt_config import GPTConfig
 from mulosd.models.image_gpt import ImageGPT, llamagen_t2i
-from mulosd.models.transformer import GPTConfig
 from mulosd.models.vq import VQConfig, VQModel
 from mulosd.sampling.filters import Sampler
-from mulosd.targets.target import DTYPES
 from mulosd.upsample import build_upsampler
 from pipelines.host.provenance import provenance
 from pipelines.latency.forward_time import forward_times

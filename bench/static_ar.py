@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from mulosd.models.conditioning import Condition
+from mulosd.models.condition import Condition
 from mulosd.models.image_gpt import ImageGPT
 from mulosd.sampling import filters as sampling
 from mulosd.sampling.filters import Sampler

@@ -29,7 +29,7 @@ LOW_PX = 32  # the drafter's rendering
 @click.option("--upsampler", "upsamplers", multiple=True, type=click.Choice(UPSAMPLERS), default=("repeat", "bicubic"))
 def main(target: str, count: int, pool_k: int, guidance: float | None, upsamplers: Sequence[str]) -> None:
     """Print a Markdown table of rejection rates."""
-    from mulosd.families.card import load_target
+    from mulosd.targets import load_target
 
     loaded = load_target(target)
     scale = loaded.card.sampler["guidance"] if guidance is None else guidance

@@ -118,8 +118,8 @@ class FakeEncoder:
     def encode(self, prompts: Sequence[str], seeds: Sequence[int]) -> Any:
         import torch
 
-        from mulosd.models.conditioning import Condition
-        from mulosd.text import Encoded
+        from mulosd.models.condition import Condition
+        from mulosd.text.encoder import Encoded
 
         for prompt in prompts:
             if prompt in _lines(FAIL_FILE):

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from mulosd.models.gpt_config import GPTConfig
 from mulosd.models.image_gpt import ImageGPT, tiny_gpt
-from mulosd.models.transformer import GPTConfig
 from mulosd.models.vq import VQConfig, VQModel
 from mulosd.training import tiny
 from mulosd.training.gpt import init_weights

@@ -15,10 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchmetrics.image.fid import FrechetInceptionDistance
 
 from evaluators.features.base import Features
-from evaluators.features.frechet import frechet_distance
 from evaluators.images import Image
 from mulosd.errors import EnvironmentProblem
 from mulosd.files.unpickle import unpickle
@@ -98,42 +96,6 @@ class EffNetLite0Network:
         return out
 
 
-class FrechetDistance(FrechetInceptionDistance):
-    """torchmetrics' interface and float64 sums with our trace term, which is real for singular covariances too.
-
-    Merge with `merge_state` only into a metric that was updated: torchmetrics sets the result's dtype on update.
-    """
-
-    def compute(self) -> Tensor:
-        """The distance, float64 []."""
-        mean_a, cov_a = _moments(self.real_features_sum, self.real_features_cov_sum, self.real_features_num_samples)
-        mean_b, cov_b = _moments(self.fake_features_sum, self.fake_features_cov_sum, self.fake_features_num_samples)
-        return torch.tensor(frechet_distance(mean_a, cov_a, mean_b, cov_b), dtype=torch.float64)
-
-
-class _FeaturesAsTheyAre(nn.Module):
-    """A network for features that were computed before."""
-
-    def __init__(self, num_features: int) -> None:
-        super().__init__()
-        self.num_features = num_features
-
-    def forward(self, features: Tensor) -> Tensor:
-        return features
-
-
-def frechet_through_torchmetrics(
-    decoded: Features, reference: Features, *, metric: type[FrechetInceptionDistance] = FrechetDistance
-) -> float:
-    """The distance of two feature sets [n, D], n >= 2, by a metric of torchmetrics' interface."""
-    if min(len(decoded), len(reference)) < 2:
-        raise ValueError(f"{len(decoded)} and {len(reference)} feature vectors; a covariance needs two")
-    distance = metric(feature=_FeaturesAsTheyAre(decoded.shape[1]), sync_on_compute=False)
-    distance.update(torch.from_numpy(reference), real=True)
-    distance.update(torch.from_numpy(decoded), real=False)
-    return float(distance.compute())
-
-
 def shipped_weights() -> Path:
     """The weights file inside the installed package. Raises EnvironmentProblem when it is not installed."""
     try:
@@ -149,9 +111,3 @@ def shipped_weights() -> Path:
 def _sha256(path: Path) -> str:
     """Once per process: every score folder's name asks for it."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _moments(total: Tensor, outer: Tensor, count: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    n = int(count)
-    mean = (total / n).cpu().numpy()
-    return mean, (outer.cpu().numpy() - n * np.outer(mean, mean)) / (n - 1)

@@ -7,11 +7,10 @@ import numpy as np
 import torch
 
 from mulosd.decoding.engine import Bools, Engine, Ints
-from mulosd.decoding.job import Job, Result, finish, inference
+from mulosd.decoding.job import Job, Result, Upsampler, finish, inference
 from mulosd.decoding.wavefront import Worklist, fill
 from mulosd.methods import DraftOnly
 from mulosd.types import STATUS_ACCEPTED
-from mulosd.upsample import Upsampler
 
 
 @dataclass(frozen=True)

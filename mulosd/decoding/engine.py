@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mulosd.models.conditioning import Condition, Prefix
+from mulosd.models.condition import Condition, Prefix
+from mulosd.models.gpt_config import GPTConfig
 from mulosd.models.kv_cache import KVCache
-from mulosd.models.transformer import GPTConfig
 from mulosd.sampling import filters as sampling
 from mulosd.sampling.filters import Sampler
 from mulosd.types import DecodeStats

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from mulosd.decoding.engine import Engine, ImageModel, Ints
-from mulosd.models.conditioning import Condition
+from mulosd.models.condition import Condition
 from mulosd.sampling.filters import Sampler
 from mulosd.types import STATUS_SAMPLED, DecodeStats
-from mulosd.upsample import Upsampler
+
+# (low [B, b, w], start) -> [B, (b - start) * ratio, w * ratio]; see `mulosd.upsample`.
+Upsampler = Callable[[Tensor, int], Tensor]
 
 
 @dataclass

@@ -1,11 +1,10 @@
-"""Families and targets: cards (light, JSON) and loaded targets that decode prompts.
+"""Cards of families and targets: what is known of a target without loading it. No torch.
 
 A family folder holds `card.json` and the safetensors files that it names. The card is the source of
 every shape: grid, prefix, rotary scale, codebook, sampler preset, and the hashes of the files. `tiny` ships
 with its weights. A released family ships as a data file of the same form without hashes (`assets/families`);
 its weights lie in a folder of the user, where `mulosd convert` wrote them and completed the card. Any other
-folder there with a card is a family too. torch is imported only when a target is loaded, so that planning
-stays light.
+folder there with a card is a family too.
 """
 
 import hashlib
@@ -15,13 +14,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mulosd.errors import DataError, unknown_name
-
-if TYPE_CHECKING:
-    from mulosd.targets.target import Target
-    from mulosd.text import Encoder
 
 SHIPPED = ("tiny",)  # families whose weights are part of the package
 WEIGHTS = "MULOSD_WEIGHTS"  # environment variable: the folder of the converted families
@@ -192,20 +187,6 @@ def part_names(entry: Mapping[str, Any]) -> tuple[str, ...]:
     """Parts of a target's card entry: tokenizer, model, drafter, text encoders."""
     drafter = [entry["drafter"]] if entry["drafter"] else []
     return ("vq", entry["model"], *drafter, *entry.get("encoders", ()))
-
-
-def load_target(target_id: str, *, device: str = "cpu", dtype: str = "float32", folder: Path | None = None) -> "Target":
-    """Load weights onto a device. dtype: float32, float64, bfloat16 or float16."""
-    from mulosd.targets.loading import load
-
-    return load(load_card(target_id, folder), device=device, dtype=dtype)
-
-
-def load_encoder(target_id: str, *, device: str = "cpu", dtype: str = "float32") -> "Encoder":
-    """The encoder of a target without the target; see `mulosd.text`."""
-    from mulosd.text import build_encoder
-
-    return build_encoder(load_card(target_id), device=device, dtype=dtype)
 
 
 def check_target(target_id: str, data: dict[str, Any], path: Path) -> None:

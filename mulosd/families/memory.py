@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mulosd.families.card import Card
+from mulosd.families.encoder_facts import condition_len
 from mulosd.families.weight_files import num_values
-from mulosd.text import condition_len
 
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 VIRTUAL_KEYS = 2  # cache slots of a collapsed prefix (mulosd.models.kv_cache)

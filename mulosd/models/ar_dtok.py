@@ -14,9 +14,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from mulosd.models.conditioning import Condition, Prefix
+from mulosd.models.condition import Condition, Prefix
+from mulosd.models.gpt_config import GPTConfig
 from mulosd.models.kv_cache import KVCache
-from mulosd.models.transformer import GPTConfig, Transformer
+from mulosd.models.transformer import Transformer
 
 
 class NullPrefix(NamedTuple):

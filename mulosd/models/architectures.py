@@ -3,14 +3,18 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from mulosd.errors import unknown_name
+from mulosd.errors import DataError, unknown_name
+from mulosd.families.card import Card
+from mulosd.families.weight_files import check_part
 from mulosd.models.ar_dtok import ARDTok
+from mulosd.models.gpt_config import GPTConfig
 from mulosd.models.image_gpt import llamagen_c2i, llamagen_t2i, tiny_gpt
 from mulosd.models.ta_tok import TATokConfig, TATokDecoder
-from mulosd.models.transformer import GPTConfig
 from mulosd.models.vq import VQConfig, VQModel
 
 Config = Mapping[str, Any]
@@ -76,3 +80,18 @@ class _Unset(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return args[0] if func in self.SKIPPED else func(*args, **(kwargs or {}))
+
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def load_part(card: Card, name: str, dtype: torch.dtype) -> nn.Module:
+    """One part on the CPU, its weights in `dtype`; DataError names what is missing, unexpected or wrongly shaped."""
+    path = check_part(card, name)
+    module = build_part(name, card.raw["parts"][name])
+    state = {key: value.to(dtype) if value.is_floating_point() else value for key, value in load_file(path).items()}
+    wrong = differences(module.state_dict(), state)
+    if wrong:
+        raise DataError(f"{path}: {wrong}; restore the file.")
+    module.load_state_dict(state, assign=True)
+    return module.to(dtype=dtype).eval().requires_grad_(False)

@@ -4,36 +4,14 @@ A `Condition` is the one type everything is decoded under: word ids of the tiny 
 LlamaGen, TA-Tok features of Tar. An embedder returns the conditional rows followed, when asked, by its own null form.
 """
 
-from dataclasses import dataclass
-from typing import NamedTuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mulosd.models.transformer import Block, GPTConfig
+from mulosd.models.condition import Condition, Prefix
+from mulosd.models.gpt_config import GPTConfig
+from mulosd.models.transformer import Block
 from mulosd.scenes import vocabulary as voc
-
-
-@dataclass(frozen=True)
-class Condition:
-    """Left-padded condition of B images: ids [B, T] or features [B, T, C], mask [B, T] (True = valid)."""
-
-    values: Tensor
-    mask: Tensor
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-
-class Prefix(NamedTuple):
-    """rows [R, T, d] and mask [R, T]; R = B, or 2B with the null rows behind the conditional ones.
-
-    A model that keeps the K/V of its null form (`mulosd.models.ar_dtok`) leaves the null ones out of `rows`.
-    """
-
-    rows: Tensor
-    mask: Tensor
 
 
 class CaptionEmbedder(nn.Module):

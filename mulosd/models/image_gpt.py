@@ -3,8 +3,10 @@
 import torch
 from torch import nn
 
-from mulosd.models.conditioning import CaptionEmbedder, ClassEmbedder, Condition, Prefix, WordEncoder
-from mulosd.models.transformer import GPTConfig, Transformer, rope_table
+from mulosd.models.condition import Condition, Prefix
+from mulosd.models.conditioning import CaptionEmbedder, ClassEmbedder, WordEncoder
+from mulosd.models.gpt_config import GPTConfig
+from mulosd.models.transformer import Transformer, rope_table
 
 
 class ImageGPT(Transformer):

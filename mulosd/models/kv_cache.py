@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from mulosd.models.transformer import GPTConfig
+    from mulosd.models.gpt_config import GPTConfig
 
 # A collapsed prefix is one key with score log n, held as two keys whose scores add up to it (`log_count`).
 VIRTUAL_KEYS = 2

@@ -4,14 +4,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
-from torch import nn
 
-from mulosd.errors import DataError, EnvironmentProblem, unknown_name
+from mulosd.errors import EnvironmentProblem, unknown_name
 from mulosd.families.card import Card
 from mulosd.families.weight_files import check_part
-from mulosd.models.architectures import build_part, differences
-from mulosd.targets.target import DTYPES, Target
+from mulosd.models.architectures import DTYPES, load_part
+from mulosd.targets.target import Target
 
 
 def load(card: Card, *, device: str, dtype: str) -> Target:
@@ -33,15 +31,3 @@ def load(card: Card, *, device: str, dtype: str) -> Target:
         return Target(card, part("vq"), part(entry["model"]), None)
     check_part(card, entry["drafter"])
     return Target(card, part("vq"), part(entry["model"]), partial(part, entry["drafter"]))
-
-
-def load_part(card: Card, name: str, dtype: torch.dtype) -> nn.Module:
-    """One part on the CPU, its weights in `dtype`; DataError names what is missing, unexpected or wrongly shaped."""
-    path = check_part(card, name)
-    module = build_part(name, card.raw["parts"][name])
-    state = {key: value.to(dtype) if value.is_floating_point() else value for key, value in load_file(path).items()}
-    wrong = differences(module.state_dict(), state)
-    if wrong:
-        raise DataError(f"{path}: {wrong}; restore the file.")
-    module.load_state_dict(state, assign=True)
-    return module.to(dtype=dtype).eval().requires_grad_(False)

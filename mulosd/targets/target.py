@@ -11,22 +11,21 @@ import torch
 from torch import Tensor
 
 from mulosd.decoding.engine import Ints
-from mulosd.decoding.job import Job
+from mulosd.decoding.job import Job, Upsampler
 from mulosd.decoding.neighbours import NeighbourTable
 from mulosd.decoding.registry import decode
 from mulosd.families.card import Card
 from mulosd.methods import AR, DraftOnly, MuLoSD, SamplerKnobs
 from mulosd.methods.cost import check_fit, draft_sampler, target_sampler
-from mulosd.models.conditioning import Condition
+from mulosd.models.condition import Condition
 from mulosd.models.image_gpt import ImageGPT, on_grid
 from mulosd.models.vq import VQModel
 from mulosd.sampling.filters import Sampler
-from mulosd.text import Encoder, build_encoder
+from mulosd.text import build_encoder
+from mulosd.text.encoder import Encoder
 from mulosd.types import Decoded
-from mulosd.upsample import Upsampler, build_upsampler
+from mulosd.upsample import build_upsampler
 from mulosd.upsample.down import AreaDown
-
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Target:

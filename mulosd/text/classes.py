@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import torch
 
-from mulosd.models.conditioning import Condition
+from mulosd.models.condition import Condition
 from mulosd.prompts.classes import class_of
-from mulosd.text import Encoded
+from mulosd.text.encoder import Encoded
 
 
 class Classes:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from mulosd.models.conditioning import Condition
+from mulosd.models.condition import Condition
 
 
 def pack(condition: Condition) -> list[dict[str, Any]]:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from mulosd.families.card import Card
-from mulosd.models.conditioning import Condition
-from mulosd.text import Encoded
+from mulosd.models.condition import Condition
 from mulosd.text.caption_clean import clean
+from mulosd.text.encoder import Encoded
 from mulosd.text.hf import load_model, load_tokenizer
 
 

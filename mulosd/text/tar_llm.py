@@ -18,9 +18,10 @@ from torch import Tensor
 
 from mulosd.errors import DataError
 from mulosd.families.card import Card
-from mulosd.models.conditioning import Condition
+from mulosd.families.encoder_facts import condition_len
+from mulosd.models.condition import Condition
 from mulosd.sampling.filters import Sampler, draw
-from mulosd.text import Encoded, condition_len
+from mulosd.text.encoder import Encoded
 from mulosd.text.hf import load_model, load_tokenizer
 
 log = logging.getLogger(__name__)
@@ -144,8 +145,7 @@ class TarLLM:
 
     @cached_property
     def _decoder(self) -> Any:
-        from mulosd.targets.loading import load_part
-        from mulosd.targets.target import DTYPES
+        from mulosd.models.architectures import DTYPES, load_part
 
         dtype = self._card.encoders[self._ta_tok].get("compute_dtype", self._dtype)
         part = load_part(self._card, self._ta_tok, DTYPES[dtype])

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mulosd.files.unpickle import unpickle
-from mulosd.models.conditioning import Condition
+from mulosd.models.condition import Condition
 from mulosd.models.image_gpt import ImageGPT, on_grid
 from mulosd.models.vq import VQModel
 from mulosd.scenes import vocabulary as voc

@@ -19,8 +19,8 @@ from safetensors.torch import save_file
 
 from mulosd.errors import DataError, unknown_name
 from mulosd.files.unpickle import unpickle
+from mulosd.models.gpt_config import GPTConfig
 from mulosd.models.image_gpt import ImageGPT, tiny_gpt
-from mulosd.models.transformer import GPTConfig
 from mulosd.models.vq import VQConfig, VQModel
 from mulosd.scenes import vocabulary as voc
 from mulosd.scenes.render import render

@@ -24,13 +24,14 @@ from safetensors.torch import save
 from torch import Tensor
 
 from mulosd.errors import ConfigError, unknown_name
-from mulosd.families.card import Card, family_folder, load_card, load_target, read_family
+from mulosd.families.card import Card, family_folder, load_card, read_family
 from mulosd.families.latent_card import PREFIX, LatentCard, read_latent, stem
 from mulosd.files.publish import publish_bytes, sha256_hex
 from mulosd.files.unpickle import unpickle
 from mulosd.models.vq import VQModel
 from mulosd.scenes.render import render
 from mulosd.scenes.world import Scene, sample_training_scene
+from mulosd.targets import load_target
 from mulosd.training.gpt import CHECKPOINT_SECONDS, Progress
 from mulosd.training.upsampler_losses import PatchCritic, Perceptual, build_perceptual, critic_loss
 from mulosd.training.vq import to_unit

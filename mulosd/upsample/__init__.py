@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
+from mulosd.decoding.job import Upsampler
 from mulosd.errors import unknown_name
 from mulosd.families.card import Card
 from mulosd.families.latent_card import find_latent
@@ -19,8 +18,6 @@ from mulosd.upsample.latent import load_latent
 from mulosd.upsample.pixel import PixelSpace, bicubic, lanczos, nearest
 from mulosd.upsample.sr import load_network
 from mulosd.upsample.token import Repeat
-
-Upsampler = Callable[[Tensor, int], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)

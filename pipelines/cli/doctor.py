@@ -140,7 +140,7 @@ def _free(device: str) -> tuple[str, float]:
 
 def _token(card: "Card", device: str, dtype: str) -> Finding:
     """Load the target and decode its first token."""
-    from mulosd.families.card import load_target
+    from mulosd.targets import load_target
 
     prompt = PROMPT if card.num_classes is None else CLASS_PROMPT
     began = time.perf_counter()

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from mulosd.errors import ConfigError, EnvironmentProblem, unknown_name
-from mulosd.families.card import Card, load_card, load_target, target_ids
+from mulosd.families.card import Card, load_card, target_ids
+from mulosd.families.encoder_facts import check_prompts
 from mulosd.methods import SamplerKnobs, build_method
 from mulosd.methods.cost import check_fit
-from mulosd.text import check_prompts
+from mulosd.targets import load_target
 from mulosd.types import Decoded
 from pipelines.plan.build import check_network
 from pipelines.plan.sweep import DTYPES, parse_override

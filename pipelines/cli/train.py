@@ -25,7 +25,7 @@ def upsampler(
     """
     from tqdm import tqdm
 
-    from mulosd.families.card import load_target
+    from mulosd.targets import load_target
     from mulosd.training.upsampler import main, recipe_for, set_quality
     from pipelines.card.upsampler_quality import measure_upsampler
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from mulosd.errors import ConfigError, DataError
 from mulosd.families.card import Card
+from mulosd.families.encoder_facts import check_prompts
 from mulosd.families.latent_card import PREFIX, find_latent
 from mulosd.families.memory import memory_lines
 from mulosd.files.pin import content_of, pin_file, short_name
@@ -19,7 +20,6 @@ from mulosd.files.publish import canonical_json, sha256_hex
 from mulosd.methods import FILE_KNOBS, DraftOnly, SamplerKnobs, knobs_of
 from mulosd.methods.cost import check_fit
 from mulosd.stage.manifest import KEY_SCHEMA
-from mulosd.text import check_prompts
 from mulosd.types import Prompt
 from pipelines.plan.budget import check_hours, describe_hours
 from pipelines.plan.sweep import CHUNK_PROMPTS, Sweep

@@ -20,7 +20,7 @@ from pipelines.plan import knob_axes
 from pipelines.plan.gpu_requests import EVERY, gpu_number
 
 # Modules asked for names and built from; tests give their own.
-FAMILIES = "mulosd.families.card"
+FAMILIES = "mulosd.targets"
 REGISTRY = "evaluators.registry"
 
 CHUNK_PROMPTS = 64  # prompts per chunk file

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mulosd.errors import UserError
+from mulosd.families.encoder_facts import EncoderFacts, encoder_facts
 from mulosd.stage.manifest import FileEntry, chunk_name, write_manifest
-from mulosd.text import EncoderFacts, encoder_facts
 from pipelines.plan.build import Sample
 from pipelines.plan.sweep import Sweep
 from pipelines.store.layout import LOCK, Store
@@ -63,7 +63,7 @@ class ConditionSource:
 
     @property
     def identity(self) -> str:
-        """Of the encoder (`mulosd.text.EncoderFacts`)."""
+        """Of the encoder (`mulosd.families.encoder_facts.EncoderFacts`)."""
         return Path(self.folder).name
 
     def rows(self, samples: Sequence[Sample]) -> list[dict[str, Any]]:

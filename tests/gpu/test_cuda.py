@@ -21,8 +21,8 @@ def test_noise_is_the_same_on_both_devices() -> None:
 
 def test_rejecting_everything_is_ar_on_the_device() -> None:
     """float64, so that the rounding of differently shaped calls cannot turn a draw."""
-    from mulosd.families.card import load_target
     from mulosd.methods import build_method
+    from mulosd.targets import load_target
 
     target = load_target("tiny-mid", device="cuda", dtype="float64")
     prompts, seeds = ["a photo of a striped red circle", "a photo of two squares"], [1, 2]

@@ -10,9 +10,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mulosd.models.ar_dtok import ARDTok
-from mulosd.models.conditioning import Condition
+from mulosd.models.condition import Condition
+from mulosd.models.gpt_config import GPTConfig
 from mulosd.models.image_gpt import ImageGPT, llamagen_c2i, llamagen_t2i
-from mulosd.models.transformer import GPTConfig
 
 FOLDER = Path(__file__).parents[1] / "fixtures"
 TOLERANCE = {"atol": 1e-4, "rtol": 1e-4}

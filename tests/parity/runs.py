@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from mulosd.models.ar_dtok import ARDTok
-from mulosd.models.conditioning import Condition
+from mulosd.models.condition import Condition
 from mulosd.models.image_gpt import ImageGPT
 from mulosd.models.kv_cache import KVCache
 

@@ -8,7 +8,7 @@ from mulosd.decoding.job import Job
 from mulosd.decoding.registry import decode
 from mulosd.methods import AR, SamplerKnobs, ZipAR
 from mulosd.models.ar_dtok import ARDTok, NullPrefix
-from mulosd.models.conditioning import Condition, Prefix
+from mulosd.models.condition import Condition, Prefix
 from mulosd.sampling.filters import Sampler
 from tests.parity.fixtures import agrees, all_visible, load, load_ar_dtok
 from tests.parity.runs import feed, prefill, run, start

@@ -13,7 +13,8 @@ from mulosd.decoding.job import Job
 from mulosd.decoding.registry import decode
 from mulosd.methods import AR, SamplerKnobs, ZipAR
 from mulosd.models import kv_cache, transformer
-from mulosd.models.conditioning import CaptionEmbedder, Condition, Prefix
+from mulosd.models.condition import Condition, Prefix
+from mulosd.models.conditioning import CaptionEmbedder
 from mulosd.models.image_gpt import ImageGPT
 from mulosd.models.kv_cache import VIRTUAL_KEYS, KVCache
 from mulosd.sampling.filters import Sampler, guide

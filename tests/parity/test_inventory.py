@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from mulosd.models.ar_dtok import ARDTok
+from mulosd.models.gpt_config import GPTConfig
 from mulosd.models.image_gpt import llamagen_c2i, llamagen_t2i
 from mulosd.models.ta_tok import UNUSED, TATok, TATokConfig, TATokDecoder
-from mulosd.models.transformer import GPTConfig
 from mulosd.models.vq import VQConfig, VQModel
 
 INVENTORY = json.loads((Path(__file__).parents[1] / "fixtures" / "state_dict_inventory.json").read_text())

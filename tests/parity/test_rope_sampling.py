@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from mulosd.models.transformer import GPTConfig, apply_rope, rope_table
+from mulosd.models.gpt_config import GPTConfig
+from mulosd.models.transformer import apply_rope, rope_table
 from mulosd.sampling import filters as sampling
 from mulosd.sampling.filters import Sampler
 from tests.parity.fixtures import agrees, load

@@ -10,8 +10,8 @@ import torch
 from click.testing import CliRunner, Result
 from PIL import Image
 
-from mulosd.families.card import load_target
-from mulosd.models.conditioning import Condition
+from mulosd.models.condition import Condition
+from mulosd.targets import load_target
 from mulosd.targets.target import Target
 from pipelines.cli.main import cli
 from tests import fabricated

@@ -71,7 +71,8 @@ def test_a_target_without_a_drafter_has_its_own_times_only() -> None:
 
 def test_the_real_transformer_takes_these_calls() -> None:
     torch = pytest.importorskip("torch")
-    from mulosd.models.transformer import GPTConfig, Transformer
+    from mulosd.models.gpt_config import GPTConfig
+    from mulosd.models.transformer import Transformer
 
     torch.manual_seed(0)
     model = Transformer(GPTConfig(dim=16, n_layers=1, n_heads=2, vocab_size=7, grid=4, prefix_len=3, ffn_dim=16))

@@ -5,7 +5,7 @@ import torch
 from click.testing import CliRunner
 
 from bench.verification import main, patterned, pooled_masses
-from mulosd.families.card import load_target
+from mulosd.targets import load_target
 from mulosd.training.gpt import scene_codes
 
 

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from mulosd.families.card import family_folder, load_target
+from mulosd.families.card import family_folder
 from mulosd.methods import AR, DraftOnly, MuLoSD, SamplerKnobs, ZipAR
+from mulosd.targets import load_target
 from mulosd.targets.target import Target
 
 PROMPTS = ["a photo of a striped red circle", "a photo of two blue squares"]

@@ -16,10 +16,10 @@ from mulosd.decoding.engine import Bools, Ints
 from mulosd.decoding.job import Job, Result
 from mulosd.decoding.registry import decode
 from mulosd.methods import SamplerKnobs
-from mulosd.models.conditioning import Condition
+from mulosd.models.condition import Condition
+from mulosd.models.gpt_config import GPTConfig
 from mulosd.models.image_gpt import ImageGPT, tiny_gpt
 from mulosd.models.kv_cache import KVCache
-from mulosd.models.transformer import GPTConfig
 from mulosd.models.vq import VQConfig, VQModel
 from mulosd.sampling.filters import Sampler
 from mulosd.scenes.words import encode_words

@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from mulosd.errors import ConfigError, DataError
 from mulosd.families import card as families
-from mulosd.families.card import load_card, load_target, read_card, released_families
+from mulosd.families.card import load_card, read_card, released_families
+from mulosd.targets import load_target
 from tests.unit.decoding import toys
 
 SAMPLER = {"guidance": 3.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "draft_guidance": 2.0}

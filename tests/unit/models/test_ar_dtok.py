@@ -13,8 +13,9 @@ from mulosd.decoding.job import Job
 from mulosd.decoding.registry import decode
 from mulosd.methods import AR, MuLoSD, SamplerKnobs, ZipAR
 from mulosd.models.ar_dtok import ARDTok
-from mulosd.models.conditioning import Condition
-from mulosd.models.transformer import GPTConfig, Transformer
+from mulosd.models.condition import Condition
+from mulosd.models.gpt_config import GPTConfig
+from mulosd.models.transformer import Transformer
 from mulosd.sampling.filters import Sampler
 from mulosd.upsample import build_upsampler
 from tests.parity.fixtures import all_visible

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from mulosd.models.ar_dtok import ARDTok
-from mulosd.models.conditioning import Condition
+from mulosd.models.condition import Condition
+from mulosd.models.gpt_config import GPTConfig
 from mulosd.models.image_gpt import ImageGPT, llamagen_t2i, tiny_gpt
 from mulosd.models.kv_cache import VIRTUAL_KEYS, KVCache, log_count
-from mulosd.models.transformer import GPTConfig, RMSNorm, Transformer, rope_table, running_mean
+from mulosd.models.transformer import RMSNorm, Transformer, rope_table, running_mean
 from mulosd.scenes import vocabulary as voc
 
 CONFIG: dict[str, Any] = {

@@ -12,10 +12,10 @@ from torch import Tensor
 from mulosd.decoding.engine import Engine
 from mulosd.decoding.wavefront import Worklist, fill
 from mulosd.errors import ConfigError, EnvironmentProblem
-from mulosd.families.card import Card, load_target
+from mulosd.families.card import Card
 from mulosd.methods import AR, METHODS, DraftOnly, MuLoSD, SamplerKnobs, ZipAR, build_method
 from mulosd.models.image_gpt import on_grid
-from mulosd.targets import loading
+from mulosd.targets import load_target, loading
 from mulosd.targets import target as target_module
 from mulosd.targets.target import Target, to_uint8
 from mulosd.training import tiny

@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 
 from mulosd.errors import ConfigError, DataError
 from mulosd.families import card as families
-from mulosd.families.card import load_card, load_target
+from mulosd.families.card import load_card
+from mulosd.targets import load_target
 from mulosd.training import gpt, tiny
 from tests import tiny_family
 

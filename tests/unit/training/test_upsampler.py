@@ -15,10 +15,10 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 
 from mulosd.errors import ConfigError, EnvironmentProblem
-from mulosd.families.card import load_target
 from mulosd.families.latent_card import LatentCard
 from mulosd.models.vq import VQModel
 from mulosd.scenes.world import sample_scenes
+from mulosd.targets import load_target
 from mulosd.training import tiny, upsampler, upsampler_losses
 from mulosd.training.upsampler import UpsamplerRecipe
 from mulosd.training.upsampler_losses import Perceptual, build_perceptual

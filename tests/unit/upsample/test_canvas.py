@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from mulosd.families.card import family_folder, load_target
+from mulosd.families.card import family_folder
 from mulosd.scenes.world import sample_scenes
+from mulosd.targets import load_target
 from mulosd.targets.target import Target
 from mulosd.training.gpt import scene_codes
 from mulosd.upsample import build_upsampler

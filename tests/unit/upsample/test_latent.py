@@ -13,11 +13,12 @@ from safetensors.torch import save
 from torch import Tensor
 
 from mulosd.errors import ConfigError, DataError
-from mulosd.families.card import Card, family_folder, load_card, load_target
+from mulosd.families.card import Card, family_folder, load_card
 from mulosd.families.latent_card import find_latent, read_latent
 from mulosd.files.publish import sha256_hex
 from mulosd.methods import AR, DraftOnly, MuLoSD
 from mulosd.methods.cost import check_fit
+from mulosd.targets import load_target
 from mulosd.upsample.latent import Latent, LatentConfig, LatentNet, RowCausalConv, load_latent
 from pipelines.plan.build import weights_hash
 from tests.unit.decoding import toys

@@ -80,7 +80,7 @@ def test_against_scipy_and_torchmetrics(n: int) -> None:
     from scipy.linalg import sqrtm
     from torchmetrics.image.fid import FrechetInceptionDistance
 
-    from evaluators.features.effnet import frechet_through_torchmetrics
+    from evaluators.features.frechet import frechet_through_torchmetrics
 
     rng = np.random.default_rng(2)
     a = (rng.normal(0, 1, (n, 32)) @ rng.normal(0, 1, (32, 32)) + 0.5).astype(np.float32)
@@ -96,7 +96,7 @@ def test_against_scipy_and_torchmetrics(n: int) -> None:
 
 
 def test_large_feature_means_do_not_spoil_the_sums() -> None:
-    from evaluators.features.effnet import frechet_through_torchmetrics
+    from evaluators.features.frechet import frechet_through_torchmetrics
 
     rng = np.random.default_rng(3)
     a = rng.normal(50, 1, (100, 8)).astype(np.float32)
@@ -109,7 +109,7 @@ def test_merging_torchmetrics_states_after_an_update() -> None:
     """A fresh torchmetrics metric cannot take a merge (its dtype is set on update), an updated one can."""
     import torch
 
-    from evaluators.features.effnet import FrechetDistance, _FeaturesAsTheyAre, frechet_through_torchmetrics
+    from evaluators.features.frechet import FrechetDistance, _FeaturesAsTheyAre, frechet_through_torchmetrics
 
     rng = np.random.default_rng(4)
     a, b = (torch.from_numpy(rng.normal(m, 1, (30, 4)).astype(np.float32)) for m in (0, 1))
@@ -249,7 +249,8 @@ def test_the_real_network_tells_scenes_from_blur_and_noise() -> None:
     """Monotone in damage; the same pictures have distance zero; batches and sizes do not matter much."""
     from scipy.ndimage import uniform_filter
 
-    from evaluators.features.effnet import EffNetLite0Network, frechet_through_torchmetrics
+    from evaluators.features.effnet import EffNetLite0Network
+    from evaluators.features.frechet import frechet_through_torchmetrics
     from mulosd.scenes.render import render
     from mulosd.scenes.world import sample_scenes
 
