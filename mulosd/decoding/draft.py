@@ -1,4 +1,4 @@
-"""Drafting on the low-resolution grid, feedback from the finished image, and the control that stops at the draft."""
+"""Drafting on the low-resolution grid, and feedback from the finished image."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,10 +7,8 @@ import numpy as np
 import torch
 
 from mulosd.decoding.engine import Bools, Engine, Ints
-from mulosd.decoding.job import Job, Result, Upsampler, finish, inference
+from mulosd.decoding.job import Job, Upsampler
 from mulosd.decoding.wavefront import Worklist, fill
-from mulosd.methods import DraftOnly
-from mulosd.types import STATUS_ACCEPTED
 
 
 @dataclass(frozen=True)
@@ -45,18 +43,6 @@ def next_block(target: Engine, drafter: Engine, rows: int) -> Block:
     low = start // row_cells
     high = np.minimum(low + rows, drafter.grid)
     return Block(low, high, start, high * row_cells)
-
-
-@inference
-def decode_draft_only(job: Job, method: DraftOnly) -> Result:
-    """The up-sampled draft untouched: MuLo-SD with tau <= 0 and without its verification forward."""
-    target, drafter = job.target_engine(), job.draft_engine()
-    draft_block(job, target, drafter, next_block(target, drafter, drafter.grid), method.draft_window)
-    job.status[:] = STATUS_ACCEPTED
-    for stats in job.stats:
-        stats.accepted = stats.drafted
-    job.snapshot(target)
-    return finish(job, target)
 
 
 def draft_block(job: Job, target: Engine, drafter: Engine, block: Block, window: int) -> None:

@@ -1,7 +1,7 @@
 """Method id -> decoder. Every decoder is `decode(job, method) -> Result`."""
 
 from mulosd.decoding.ar import decode_ar
-from mulosd.decoding.draft import decode_draft_only
+from mulosd.decoding.draft_only import decode_draft_only
 from mulosd.decoding.job import Job, Result
 from mulosd.decoding.mulosd import decode_mulosd
 from mulosd.decoding.zipar import decode_zipar

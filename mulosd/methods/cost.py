@@ -12,7 +12,11 @@ from typing import Any, NamedTuple
 from mulosd.errors import ConfigError
 from mulosd.families.card import Card
 from mulosd.families.latent_card import PREFIX, find_latent
-from mulosd.methods import AR, DraftOnly, MuLoSD, SamplerKnobs, ZipAR
+from mulosd.methods.ar import AR
+from mulosd.methods.base import SamplerKnobs
+from mulosd.methods.draft_only import DraftOnly
+from mulosd.methods.mulosd import MuLoSD
+from mulosd.methods.zipar import ZipAR
 
 SAMPLER_KEYS = ("guidance", "temperature", "top_k", "top_p")
 
