@@ -26,7 +26,7 @@ from mulosd.scenes import vocabulary as voc
 from mulosd.scenes.render import render
 from mulosd.scenes.world import sample_training_scene
 from mulosd.training.gpt import Progress, init_weights, start_from, train_gpt
-from mulosd.training.stages import CHOICES, STAGE_NAMES, STAGES, GPTRecipe
+from mulosd.training.stages import CHOICES, STAGE_NAMES, STAGES, GPTRecipe, Stage
 from mulosd.training.vq import VQRecipe, train_vq
 
 log = logging.getLogger(__name__)

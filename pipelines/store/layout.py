@@ -37,7 +37,7 @@ class Store:
 
     @classmethod
     def open(cls, root: str | Path) -> "Store":
-        """The store at `root`, created if needed; EnvironmentProblem before any work where chunks cannot be published."""
+        """The store at `root`, created if needed; EnvironmentProblem before any work if chunks cannot be published."""
         store = cls(root)
         probe = store.root / f".probe.{secrets.token_hex(4)}.tmp"
         try:
