@@ -25,7 +25,7 @@ LOW_PX = 32  # the drafter's rendering
 @click.option("--target", required=True, help="Target id with a drafter, e.g. tiny-mid.")
 @click.option("--count", type=click.IntRange(1), default=48, show_default=True, help="Scenes with a pattern.")
 @click.option("--pool-k", type=click.IntRange(1), default=16, show_default=True)
-@click.option("--guidance", type=float, help="Guidance of the verification (default: the card's).")
+@click.option("--guidance", type=click.FloatRange(min=1), help="Guidance of the verification (default: the card's).")
 @click.option("--upsampler", "upsamplers", multiple=True, type=click.Choice(UPSAMPLERS), default=("repeat", "bicubic"))
 def main(target: str, count: int, pool_k: int, guidance: float | None, upsamplers: Sequence[str]) -> None:
     """Print a Markdown table of rejection rates."""

@@ -9,12 +9,13 @@ folder there with a card is a family too.
 
 import hashlib
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mulosd.errors import DataError, unknown_name
 
@@ -23,6 +24,21 @@ WEIGHTS = "MULOSD_WEIGHTS"  # environment variable: the folder of the converted 
 SAMPLER = ("guidance", "temperature", "top_k", "top_p", "draft_guidance")
 ROUNDINGS = ("nearest", "down")  # of pixels to bytes: LlamaGen's, Tar's
 IDENTITY = ("architecture", "compute_dtype", "config", "sha256")  # of a part: what changes an image
+
+
+class _Allowed(NamedTuple):
+    """Values of a preset's setting: a test and its description."""
+
+    holds: Callable[[float], bool]
+    text: str
+
+
+PRESET_RANGES = {
+    "guidance": _Allowed(lambda value: value >= 1, "a number from 1 (no guidance) on"),
+    "temperature": _Allowed(lambda value: value >= 0, "a number from 0 on"),
+    "top_k": _Allowed(lambda value: value >= 0, "a whole number from 0 (off) on"),
+    "top_p": _Allowed(lambda value: 0 < value <= 1, "a number above 0, at most 1 (off)"),
+}
 
 
 @dataclass(frozen=True)
@@ -200,9 +216,19 @@ def check_target(target_id: str, data: dict[str, Any], path: Path) -> None:
             f"{path}: targets.{target_id}.pixel_rounding = {rounding!r}; allowed: {', '.join(ROUNDINGS)}. "
             "Restore the card."
         )
+    _check_preset(entry["sampler"], f"{path}: targets.{target_id}.sampler")
     for name in part_names(entry):
         need(data, path, "parts", name, "config")
     _check_fit(target_id, data, path)
+
+
+def _check_preset(preset: Mapping[str, Any], where: str) -> None:
+    """Refuse sampling settings that no method would take as knobs (`mulosd.methods`)."""
+    for key in SAMPLER:
+        value, allowed = preset[key], PRESET_RANGES[key.removeprefix("draft_")]
+        is_number = isinstance(value, int if key == "top_k" else int | float) and not isinstance(value, bool)
+        if not (is_number and math.isfinite(value) and allowed.holds(value)):
+            raise DataError(f"{where}.{key} = {value!r} is not allowed; give {allowed.text}. Correct the card.")
 
 
 def _card(target_id: str, data: dict[str, Any], folder: Path) -> Card:

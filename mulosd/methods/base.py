@@ -54,7 +54,7 @@ class SamplerKnobs:
     def _check(self) -> None:
         """Refuse values out of range."""
         _check_finite(self)
-        check_min(self, "guidance", 0.0)
+        _check_guidance(self)
         check_min(self, "temperature", 0.0)
         check_min(self, "top_k", 0)
         check_top_p(self, "top_p")
@@ -125,6 +125,14 @@ def _check_finite(knobs: SamplerKnobs) -> None:
         value = getattr(knobs, f.name)
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{knobs.name}.{f.name} = {value} is not finite; give a finite number.")
+
+
+def _check_guidance(knobs: SamplerKnobs) -> None:
+    """A scale below 1 would run the condition without guidance, as 1 does: several cells of one image."""
+    for f in fields(knobs):
+        value = getattr(knobs, f.name)
+        if f.name.endswith("guidance") and value is not None and value < 1:
+            raise ConfigError(f"{knobs.name}.{f.name} = {value:g} is too small; give 1 (no guidance) or more.")
 
 
 def check_min(knobs: SamplerKnobs, key: str, low: float) -> None:

@@ -38,7 +38,6 @@ class DraftOnly(SamplerKnobs):
         super()._check()
         check_choice(self, "upsampler", UPSAMPLERS)
         check_min(self, "draft_window", 1)
-        check_min(self, "draft_guidance", 0.0)
         check_min(self, "draft_temperature", 0.0)
         check_min(self, "draft_top_k", 0)
         check_top_p(self, "draft_top_p")

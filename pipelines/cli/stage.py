@@ -16,11 +16,12 @@ def stage() -> None:
 @stage.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 def verify(folder: Path) -> None:
-    """Check every file of a store, or of one cell, against its manifest."""
+    """Check every file of a store, or of one cell, against its manifest, and name cells that no run continues."""
     from mulosd.errors import DataError
     from mulosd.stage.verify import verify_store
+    from pipelines.store.upkeep import refused_cells
 
-    problems = verify_store(folder)
+    problems = [*verify_store(folder), *refused_cells(folder)]
     for problem in problems:
         click.echo(problem)
     if problems:

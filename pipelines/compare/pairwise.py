@@ -6,7 +6,7 @@ All numbers are of side A minus side B over the samples that both have, prompts 
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from evaluators.statistics import intervals as statistics
 from evaluators.statistics import paired_tests
 from evaluators.statistics.paired_tests import PairedTest, Wins
 from mulosd.errors import DataError, unknown_name
-from mulosd.methods import build_method
+from mulosd.methods import METHODS
 from pipelines.compare.compare import DETAIL, NON_INFERIORITY_MARGIN, OVERALL, forwards_of
 from pipelines.compare.pair_inputs import Side
 from pipelines.store.results import pictures
@@ -91,7 +91,9 @@ def write_pair(a: Side, b: Side, pair: Pair, folder: Path) -> list[Path]:
 def settings_of(side: Side) -> dict[str, Any]:
     """What the images of a cell depend on, every knob with its value."""
     config = dict(side.config)
-    knobs = vars(build_method(config["method"], config.pop("knobs")))
+    cls = METHODS.get(config["method"])
+    defaults = {f.name: f.default for f in fields(cls)} if cls else {}  # a method may be of a package that is not here
+    knobs = {**defaults, **config.pop("knobs")}  # not built: a stored cell may hold what is refused today
     return {**config, **{f"knob {name}": value for name, value in knobs.items()}}
 
 

@@ -6,9 +6,11 @@ from pathlib import Path
 
 from mulosd.errors import ConfigError, DataError, EnvironmentProblem
 from mulosd.files.publish import read_json
+from mulosd.methods import METHODS, configure
 from mulosd.stage.manifest import MANIFEST, read_manifest
 from mulosd.stage.prune import STALE_S, Removable, leftovers, removable, unused_conditions
 from mulosd.stage.repair import QUARANTINE, Action, repair_cell, repair_conditions
+from mulosd.stage.verify import Problem
 from pipelines.run.score_jobs import METRICS
 from pipelines.store.layout import CONDITIONS, LOCK, Store
 from pipelines.store.lease import Locked, hold
@@ -44,6 +46,15 @@ def repair_store(store: Store, *, dry_run: bool = False) -> Iterator[Action | Sk
             folder.mkdir(exist_ok=True)
             path.rename(folder / f"{path.parent.name}_{path.name}")
         yield Action(path, f"moved to {QUARANTINE}/; run its sweep or bench again")
+
+
+def refused_cells(folder: Path) -> list[Problem]:
+    """Cells of a store (or the one cell that `folder` is) with settings that this program no longer accepts.
+
+    They can be read and compared; no run continues them.
+    """
+    folders = [folder] if (folder / "cell.json").exists() else sorted((folder / "cells").glob("*"))
+    return [problem for cell in folders if (problem := _refusal(cell))]
 
 
 def damaged_records(store: Store) -> list[Path]:
@@ -119,6 +130,19 @@ def cell_keys(store: Store) -> list[str]:
 def condition_folders(store: Store) -> list[Path]:
     """The folders of staged conditions, one per encoder."""
     return sorted(path for path in (store.root / CONDITIONS).glob("*") if path.is_dir())
+
+
+def _refusal(cell_dir: Path) -> Problem | None:
+    path = cell_dir / "cell.json"
+    if not _is_intact(path):  # said by the check of its files
+        return None
+    config = read_json(path)["config"]
+    try:
+        if config.get("method") in METHODS:
+            configure(config["method"], config["knobs"])
+    except ConfigError as error:
+        return Problem(path, f"{path} holds a setting that no run continues: {error} Keep it to read, or delete it.")
+    return None
 
 
 def _named(store: Store) -> tuple[set[str], set[tuple[str, str]]]:

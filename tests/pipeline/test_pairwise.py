@@ -196,6 +196,13 @@ def test_settings_name_each_knob_with_its_value(store: Path, keys: list[str]) ->
     assert any("not the noise" in note for note in seeds.notes)
 
 
+def test_a_cell_with_a_setting_that_is_refused_today_is_still_compared(store: Path, keys: list[str]) -> None:
+    side = one(store, "mulosd pool_k=2 tau=0.05")
+    old = replace(side, config={**side.config, "knobs": {"guidance": 0.5}})
+    assert settings_of(old)["knob guidance"] == 0.5
+    assert settings_of(old)["knob tau"] == 0.1
+
+
 def test_largest_changes_both_ways(store: Path, keys: list[str]) -> None:
     a = scored(one(store, keys[1]), lambda i: float(i < 20))
     b = scored(one(store, keys[0]), lambda i: float(i >= 1))

@@ -6,13 +6,14 @@ import pytest
 from click.testing import CliRunner
 
 from mulosd.errors import ConfigError, DataError
+from mulosd.files.publish import publish_json
 from mulosd.stage.manifest import chunk_path, read_manifest
 from mulosd.stage.verify import verify_store
 from pipelines.cli.stage import stage
 from pipelines.plan.build import build_plan
 from pipelines.run.driver import run_sweep
 from pipelines.store.layout import Store
-from pipelines.store.upkeep import cell_keys, export_cells, prune_store, repair_store
+from pipelines.store.upkeep import cell_keys, export_cells, prune_store, refused_cells, repair_store
 from tests import fakes
 from tests.fakes import toy_sweep
 
@@ -140,3 +141,21 @@ def test_verify_names_the_next_step(store: Store) -> None:
     with pytest.raises(DataError, match=r"1 problem\(s\); `mulosd stage repair`"):
         call("verify", store.root)
     assert len(read_manifest(store.cell_dir(key))) == 3
+
+
+def test_verify_names_cells_with_settings_that_are_refused_today(store: Store) -> None:
+    """Guidance 0 and 0.5 were taken once and gave the image of 1."""
+    key = cell_keys(store)[0]
+    path = store.cell_dir(key) / "cell.json"
+    content = store.read_cell(key)
+    publish_json(path, {**content, "config": {**content["config"], "knobs": {"guidance": 0.5}}})
+    for folder in (store.root, store.cell_dir(key)):
+        (problem,) = refused_cells(folder)
+        assert problem.path == path
+        assert "guidance = 0.5 is too small; give 1 (no guidance) or more" in str(problem)
+        with pytest.raises(DataError, match=r"1 problem\(s\)"):
+            call("verify", folder)
+    with pytest.raises(ConfigError, match="guidance = 0.5 is too small"):
+        toy_sweep(methods=[{"method": "ar", "set": {"guidance": 0.5}}])
+    assert list(repair_store(store)) == []
+    assert refused_cells(store.cell_dir(cell_keys(store)[1])) == []

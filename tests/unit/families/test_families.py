@@ -191,6 +191,29 @@ def test_another_rounding_of_pixels_is_refused(folder: Path) -> None:
         load_card("toy-high", folder)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("guidance", 0.5),
+        ("draft_guidance", 0),
+        ("guidance", "2"),
+        ("guidance", True),
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("top_k", 2.5),
+        ("top_p", 0),
+        ("top_p", 1.01),
+    ],
+)
+def test_a_preset_holds_what_the_knobs_may_hold(folder: Path, key: str, value: Any) -> None:
+    data = card_data(folder)
+    data["targets"]["toy-high"]["sampler"] = {**SAMPLER, key: value}
+    write_card(folder, data)
+    with pytest.raises(DataError, match=rf"toy-high\.sampler\.{key} = .* is not allowed; give a") as caught:
+        load_card("toy-high", folder)
+    assert "draft_" not in key or "1 (no guidance)" in str(caught.value)
+
+
 @pytest.mark.parametrize("family", released_families())
 def test_tar_cuts_pixels_off_and_llamagen_rounds_them(family: str) -> None:
     expected = "down" if family.startswith("tar") else "nearest"
