@@ -45,6 +45,11 @@ class FakeCard:
     condition: dict[str, Any] = field(default_factory=dict)
     prefix_len: int = 4
     num_classes: int | None = None
+    sampler: dict[str, float] = field(
+        default_factory=lambda: {
+            "guidance": 1.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "draft_guidance": 1.0
+        }
+    )  # fmt: skip
 
 
 class FakeModel:

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from mulosd.prompts.classes import class_of
+from mulosd.sampling.greedy import RULE, is_greedy
 
 VERSION = 1  # of what the encoders do; a change that changes conditions makes it larger
 SEEDED = ("tar-llm",)  # architectures that sample
+SAMPLER = {"temperature": 1.0, "top_k": 1200, "top_p": 0.95}  # as in Tar's scripts; a card may differ
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,20 @@ def encoder_facts(card: Any, *, device: str, dtype: str) -> EncoderFacts | None:
     if not encoders:
         return None
     settings = [VERSION, encoders, card.condition, card.prefix_len, device.partition(":")[0], dtype]
+    settings += [RULE] if conditions_are_greedy(card) else []
     text = json.dumps(settings, sort_keys=True)
-    first = next(iter(encoders.values()))["architecture"]
-    return EncoderFacts(hashlib.sha256(text.encode()).hexdigest()[:16], first in SEEDED)
+    return EncoderFacts(hashlib.sha256(text.encode()).hexdigest()[:16], _is_seeded(encoders))
+
+
+def condition_sampler(card: Any) -> dict[str, Any]:
+    """Sampling settings of an encoder that samples: Tar's, but for what the card's `condition` says."""
+    return {key: card.condition.get(key, value) for key, value in SAMPLER.items()}
+
+
+def conditions_are_greedy(card: Any) -> bool:
+    """Whether the target's encoder samples, and does it greedily."""
+    sampler = condition_sampler(card)
+    return _is_seeded(card.encoders) and is_greedy(sampler["temperature"], sampler["top_k"])
 
 
 def condition_len(card: Any) -> int:
@@ -50,3 +63,7 @@ def check_prompts(card: Any, prompts: Iterable[str]) -> None:
     if card.num_classes is not None:
         for prompt in prompts:
             class_of(prompt, card.num_classes)
+
+
+def _is_seeded(encoders: Mapping[str, Any]) -> bool:
+    return bool(encoders) and next(iter(encoders.values()))["architecture"] in SEEDED

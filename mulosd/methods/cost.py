@@ -17,6 +17,7 @@ from mulosd.methods.base import SamplerKnobs
 from mulosd.methods.draft_only import DraftOnly
 from mulosd.methods.mulosd import MuLoSD
 from mulosd.methods.zipar import ZipAR
+from mulosd.sampling.greedy import is_greedy
 
 SAMPLER_KEYS = ("guidance", "temperature", "top_k", "top_p")
 
@@ -122,6 +123,13 @@ def draft_sampler(method: DraftOnly, preset: Mapping[str, float]) -> dict[str, A
     fallback = {**target_sampler(method, preset), "guidance": preset["draft_guidance"]}
     knobs = {key: getattr(method, f"draft_{key}") for key in SAMPLER_KEYS}
     return {key: fallback[key] if value is None else value for key, value in knobs.items()}
+
+
+def draws_greedily(method: SamplerKnobs, preset: Mapping[str, float]) -> bool:
+    """Whether any draw of the method is greedy: by the target (`draft-only`: none) or the drafter."""
+    samplers = [] if method.name == DraftOnly.name else [target_sampler(method, preset)]
+    samplers += [draft_sampler(method, preset)] if isinstance(method, DraftOnly) else []
+    return any(is_greedy(sampler["temperature"], sampler["top_k"]) for sampler in samplers)
 
 
 def forecast(method: SamplerKnobs, grids: Grids) -> Forecast:

@@ -2,6 +2,7 @@
 
 temperature, then top-k (ties at the threshold survive), then top-p on what top-k left, then softmax.
 The draw is Gumbel-max with keyed noise. The same filtered distribution is what MuLo-SD verifies against.
+Greedy settings (`greedy.is_greedy`) leave one code, the lowest id among the maxima, and take no noise.
 """
 
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mulosd.sampling import noise
+from mulosd.sampling.greedy import is_greedy
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,11 @@ class Sampler:
     top_p: float = 1.0
     cfg_interval: int = -1
     logits_dtype: str | None = None
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether a draw leaves no choice."""
+        return is_greedy(self.temperature, self.top_k)
 
 
 def guide(cond: Tensor, uncond: Tensor, scale: float) -> Tensor:
@@ -58,7 +65,11 @@ def in_dtype(logits: Tensor, name: str | None, model: torch.dtype) -> Tensor:
 
 def filter_logits(logits: Tensor, sampler: Sampler) -> Tensor:
     """[..., V] -> the same with dropped codes at -inf; 16-bit logits are widened first (softmax in float32)."""
-    logits = (logits if logits.dtype == torch.float64 else logits.float()) / max(sampler.temperature, 1e-5)
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    if sampler.is_greedy:
+        best = logits.argmax(-1, keepdim=True)  # the first of several maxima
+        return torch.full_like(logits, -torch.inf).scatter_(-1, best, 0.0)
+    logits = logits / sampler.temperature
     if 0 < sampler.top_k < logits.shape[-1]:
         threshold = logits.topk(sampler.top_k, dim=-1).values[..., -1:]
         logits = logits.masked_fill(logits < threshold, -torch.inf)
@@ -84,5 +95,7 @@ def draw(
     logits: Tensor, sampler: Sampler, seeds: Tensor, positions: Tensor, *, stream: str, grid: int, iteration: int = 0
 ) -> Tensor:
     """One code per query: logits [B, Q, V], seeds [B], positions [B, Q] -> int64 [B, Q]."""
+    if sampler.is_greedy:
+        return logits.argmax(-1)  # the first of several maxima
     g = noise.gumbel(seeds, positions, logits.shape[-1], stream=stream, grid=grid, iteration=iteration)
     return (filter_logits(logits, sampler).double() + g).argmax(-1)

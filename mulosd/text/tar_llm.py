@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mulosd.errors import DataError
 from mulosd.families.card import Card
-from mulosd.families.encoder_facts import condition_len
+from mulosd.families.encoder_facts import condition_len, condition_sampler
 from mulosd.models.condition import Condition
 from mulosd.sampling.filters import Sampler, draw
 from mulosd.text.encoder import Encoded
@@ -27,7 +27,6 @@ from mulosd.text.hf import load_model, load_tokenizer
 log = logging.getLogger(__name__)
 
 SYSTEM = "You are a helpful assistant."
-SAMPLER = {"temperature": 1.0, "top_k": 1200, "top_p": 0.95}  # as in Tar's scripts; a card's `condition` may differ
 IMAGE_START = "<im_start>"  # not the chat's <|im_start|>
 
 
@@ -37,8 +36,7 @@ class TarLLM:
     def __init__(self, card: Card, *, device: str, dtype: str) -> None:
         self._card, self._device, self._dtype = card, device, dtype
         self._llm, self._ta_tok = card.encoders
-        settings = {key: card.condition.get(key, value) for key, value in SAMPLER.items()}
-        self._sampler = Sampler(**settings)
+        self._sampler = Sampler(**condition_sampler(card))
         self._scale = int(card.condition.get("scale", 0))
         self._side = math.isqrt(condition_len(card))
 

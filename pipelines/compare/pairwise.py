@@ -17,8 +17,11 @@ from evaluators.geneval import TASKS, paired_overall_difference
 from evaluators.statistics import intervals as statistics
 from evaluators.statistics import paired_tests
 from evaluators.statistics.paired_tests import PairedTest, Wins
-from mulosd.errors import DataError, unknown_name
-from mulosd.methods import METHODS
+from mulosd.errors import DataError, UserError, unknown_name
+from mulosd.families.card import load_card
+from mulosd.families.encoder_facts import conditions_are_greedy
+from mulosd.methods import METHODS, configure
+from mulosd.methods.cost import draws_greedily
 from pipelines.compare.compare import DETAIL, NON_INFERIORITY_MARGIN, OVERALL, forwards_of
 from pipelines.compare.pair_inputs import Side
 from pipelines.store.results import pictures
@@ -39,10 +42,11 @@ def compare_pair(a: Side, b: Side, *, metric: str | None = None, changes: int = 
     """The comparison of two cells.
 
     metric: what the largest changes are sorted by (default: GenEval, else detail). ConfigError for an unknown one,
-    DataError when both sides are the same cell.
+    DataError when both sides are the same cell, or greedy ones with and without noise in their draws.
     """
     if a.row.cell_key == b.row.cell_key and a.store.root == b.store.root and a.sweep_key == b.sweep_key:
         raise DataError(f"both sides are the cell {a.row.cell_key} ({a.label}); name two different ones.")
+    _check_greedy(a, b)
     ours, theirs = _metrics(a.row), _metrics(b.row)
     names = [name for name in ours if name in theirs and name not in SKIPPED]
     chosen = _change_metric(metric, ours, theirs)
@@ -95,6 +99,29 @@ def settings_of(side: Side) -> dict[str, Any]:
     defaults = {f.name: f.default for f in fields(cls)} if cls else {}  # a method may be of a package that is not here
     knobs = {**defaults, **config.pop("knobs")}  # not built: a stored cell may hold what is refused today
     return {**config, **{f"knob {name}": value for name, value in knobs.items()}}
+
+
+def _check_greedy(a: Side, b: Side) -> None:
+    """Greedy images of earlier versions depended on the seed where logits were close; they are no pair of today's."""
+    for old, new in ((a, b), (b, a)):
+        if "greedy" in new.config and "greedy" not in old.config and _is_greedy(old):
+            raise DataError(
+                f"the images of {old.row.cell_key} ({old.label}) were drawn greedily with noise among close logits, by "
+                f"an earlier version, and those of {new.row.cell_key} without; run the sweep of the first again."
+            )
+
+
+def _is_greedy(side: Side) -> bool:
+    config = side.config
+    if config["method"] not in METHODS:
+        return False
+    knobs = {key: value for key, value in config["knobs"].items() if not key.endswith("guidance")}
+    method = configure(config["method"], knobs)
+    try:
+        card = load_card(config["target"])
+    except UserError:  # a family that is not here any more: the knobs must do
+        return draws_greedily(method, {"guidance": 1, "temperature": 1, "top_k": 0, "top_p": 1, "draft_guidance": 1})
+    return draws_greedily(method, card.sampler) or conditions_are_greedy(card)
 
 
 def _metrics(row: CellRow) -> dict[str, Mapping[str, Any]]:

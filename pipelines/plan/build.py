@@ -12,13 +12,14 @@ from typing import Any
 
 from mulosd.errors import ConfigError, DataError
 from mulosd.families.card import Card
-from mulosd.families.encoder_facts import check_prompts
+from mulosd.families.encoder_facts import check_prompts, conditions_are_greedy
 from mulosd.families.latent_card import PREFIX, find_latent
 from mulosd.families.memory import memory_lines
 from mulosd.files.pin import content_of, pin_file, short_name
 from mulosd.files.publish import canonical_json, sha256_hex
 from mulosd.methods import FILE_KNOBS, DraftOnly, SamplerKnobs, knobs_of
-from mulosd.methods.cost import check_fit
+from mulosd.methods.cost import check_fit, draws_greedily
+from mulosd.sampling.greedy import RULE
 from mulosd.stage.manifest import KEY_SCHEMA
 from mulosd.types import Prompt
 from pipelines.plan.budget import check_hours, describe_hours
@@ -137,7 +138,9 @@ def build_plan(sweep: Sweep, *, limit: int | None = None) -> Plan:
         check_prompts(card, (prompt.text for prompt in prompts))
         for method in methods:
             check_fit(method, card)
-            config = cell_config(sweep, target, weights_hash(card, method), method, prompts_hash)
+            is_greedy = draws_greedily(method, card.sampler) or conditions_are_greedy(card)
+            weights = weights_hash(card, method)
+            config = cell_config(sweep, target, weights, method, prompts_hash, is_greedy=is_greedy)
             grid = (card.grid, card.grid)
             cells.append(Cell(key_of(config), target, method, config, grid, int(card.image_px), chunks))
     sweep_key = key_of(
@@ -174,10 +177,13 @@ def load_prompt_set(spec: Mapping[str, Any]) -> tuple[list[Prompt], str]:
     return prompts, prompt_list_hash(prompts)
 
 
-def cell_config(sweep: Sweep, target: str, card_hash: str, method: SamplerKnobs, prompts_hash: str) -> dict[str, Any]:
+def cell_config(
+    sweep: Sweep, target: str, card_hash: str, method: SamplerKnobs, prompts_hash: str, *, is_greedy: bool = False
+) -> dict[str, Any]:
     """The behaviour-relevant configuration of a cell; settings at their introduction default are left out.
 
     Left out on purpose: limit, workers, threads and hosts, which must not change an image. method: with pinned files.
+    is_greedy: something is drawn greedily; the rule is then part of the key, because greedy images once had noise.
     """
     knobs = {key: content_of(value) if key in FILE_KNOBS else value for key, value in knobs_of(method).items()}
     config: dict[str, Any] = {
@@ -195,6 +201,8 @@ def cell_config(sweep: Sweep, target: str, card_hash: str, method: SamplerKnobs,
     }
     if sweep.chunk_prompts != CHUNK_PROMPTS:
         config["chunk_prompts"] = sweep.chunk_prompts
+    if is_greedy:
+        config["greedy"] = RULE
     return config
 
 

@@ -203,6 +203,22 @@ def test_a_cell_with_a_setting_that_is_refused_today_is_still_compared(store: Pa
     assert settings_of(old)["knob tau"] == 0.1
 
 
+def test_greedy_cells_of_before_are_not_compared_with_todays(store: Path, keys: list[str]) -> None:
+    a, b = (one(store, name) for name in ("mulosd pool_k=2 tau=0.05", "mulosd pool_k=2 tau=0.2"))
+
+    def drawn(side: Side, **knobs: float) -> Side:
+        return replace(side, config={**side.config, "knobs": knobs})
+
+    old, new = drawn(a, temperature=0.0), drawn(b, temperature=0.0)
+    new = replace(new, config={**new.config, "greedy": "lowest id"})
+    for sides in ((old, new), (new, old)):
+        with pytest.raises(DataError, match=f"the images of {keys[1]} .* with noise among close logits"):
+            compare_pair(*sides)
+    compare_pair(old, drawn(b, temperature=0.0))
+    compare_pair(drawn(a, temperature=0.5), new)
+    compare_pair(replace(old, config={**old.config, "greedy": "lowest id"}), new)
+
+
 def test_largest_changes_both_ways(store: Path, keys: list[str]) -> None:
     a = scored(one(store, keys[1]), lambda i: float(i < 20))
     b = scored(one(store, keys[0]), lambda i: float(i >= 1))

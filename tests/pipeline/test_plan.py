@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mulosd.errors import ConfigError
-from mulosd.methods import AR, MuLoSD
+from mulosd.methods import AR, DraftOnly, MuLoSD, SamplerKnobs
 from mulosd.types import Prompt
 from pipelines.plan import build as plans
 from pipelines.plan.build import Plan, build_plan, cell_config, cut_chunks, describe, key_of, sample_id_of, seed_of
@@ -160,3 +160,31 @@ def test_knobs_that_no_target_can_serve_are_refused_before_weights_load(knob: st
 def test_grids_of_one_number_are_square(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fakes, "load_card", lambda target: replace(fakes.FakeCard(target), grid=7))
     assert build_plan(toy_sweep()).cells[0].grid == (7, 7)
+
+
+@pytest.mark.parametrize(
+    ("method", "preset", "expected"),
+    [
+        (AR(), {}, False),
+        (AR(temperature=0.0), {}, True),
+        (AR(top_k=1), {}, True),
+        (AR(temperature=0.1, top_k=2), {}, False),
+        (AR(), {"top_k": 1}, True),
+        (AR(temperature=1.0), {"temperature": 0.0}, False),
+        (DraftOnly(temperature=0.0, draft_temperature=1.0), {}, False),  # the target draws nothing
+        (DraftOnly(temperature=0.0), {}, True),  # which the drafter takes over
+        (MuLoSD(draft_top_k=1), {}, True),
+        (MuLoSD(), {}, False),
+    ],
+    ids=repr,
+)
+def test_only_greedy_cells_carry_the_rule_in_their_key(
+    method: SamplerKnobs, preset: dict[str, float], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their images once depended on the seed; every other key stays what it was."""
+    card = fakes.FakeCard("fake-a")
+    monkeypatch.setattr(fakes, "load_card", lambda target: replace(card, sampler={**card.sampler, **preset}))
+    (cell,) = build_plan(replace(toy_sweep(), methods=(method,))).cells
+    assert cell.config.get("greedy") == ("lowest id" if expected else None)
+    plain = cell_config(toy_sweep(), "fake-a", "weights-1", method, str(cell.config["prompts"]))
+    assert (cell.key == key_of(plain)) == (not expected)

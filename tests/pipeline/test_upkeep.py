@@ -155,7 +155,7 @@ def test_verify_names_cells_with_settings_that_are_refused_today(store: Store) -
         assert "guidance = 0.5 is too small; give 1 (no guidance) or more" in str(problem)
         with pytest.raises(DataError, match=r"1 problem\(s\)"):
             call("verify", folder)
-    with pytest.raises(ConfigError, match="guidance = 0.5 is too small"):
+    with pytest.raises(ConfigError, match=r"guidance = 0\.5 is too small"):
         toy_sweep(methods=[{"method": "ar", "set": {"guidance": 0.5}}])
     assert list(repair_store(store)) == []
     assert refused_cells(store.cell_dir(cell_keys(store)[1])) == []

@@ -132,3 +132,28 @@ def test_filters_keep_ties_and_the_first_code() -> None:
     assert torch.isfinite(sampling.filter_logits(tied, Sampler(top_k=2))).tolist() == [True, True, True, False]
     assert torch.isfinite(sampling.filter_logits(tied, Sampler(top_p=0.01))).sum() == 1
     assert torch.equal(sampling.filter_logits(tied, Sampler(top_k=99, top_p=1.0)), tied)
+
+
+GREEDY = [Sampler(temperature=0.0), Sampler(top_k=1), Sampler(temperature=0.0, top_k=5, top_p=0.5)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("sampler", GREEDY, ids=repr)
+def test_greedy_takes_the_lowest_of_the_maxima_whatever_the_seed(
+    sampler: Sampler, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(noise, "gumbel", lambda *_, **__: pytest.fail("a greedy draw takes no noise"))
+    tied = torch.tensor([0.5, 2.0, 2.0, 1.0, 2.0], dtype=dtype)
+    seeds = torch.arange(64)
+    drawn = sampling.draw(tied.expand(64, 1, -1), sampler, seeds, seeds[:, None], stream="target", grid=8)
+    assert (drawn == 1).all()
+    assert sampling.probabilities(tied, sampler).tolist() == [0, 1, 0, 0, 0]
+
+
+def test_greedy_finds_a_maximum_that_noise_would_miss() -> None:
+    close = torch.tensor([1.0, 1.0 + 1e-6, 0.0]).expand(64, 1, -1)
+    for sampler in GREEDY:
+        drawn = sampling.draw(close, sampler, torch.arange(64), torch.zeros(64, 1).long(), stream="target", grid=8)
+        assert (drawn == 1).all()
+    assert not Sampler(temperature=0.1).is_greedy
+    assert not Sampler(top_k=2).is_greedy

@@ -257,6 +257,13 @@ def test_identity_covers_what_changes_a_condition(tmp_path: Path) -> None:
     changed = [facts(sha="2"), facts(prefix_len=9), facts(dtype="bfloat16"), facts(device="cuda")]
     changed.append(facts(condition={"scale": 1}))
     assert len({facts(), *changed}) == 6
+    greedy = [{"top_k": 1}, {"temperature": 0}]
+    with pytest.MonkeyPatch.context() as patch:  # greedy ids once depended on the seed
+        before = [facts(condition=settings) for settings in greedy], facts()
+        patch.setattr("mulosd.families.encoder_facts.RULE", "noise")
+        after = [facts(condition=settings) for settings in greedy], facts()
+    assert set(before[0]).isdisjoint(after[0])
+    assert before[1] == after[1]
     assert facts() == facts(sampler={"guidance": 9.0})
     assert facts(device="cuda:0") == facts(device="cuda")
 
