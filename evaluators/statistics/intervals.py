@@ -7,7 +7,7 @@ same limits whatever their order. A missing sample is left out and counted, neve
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any, Literal, NamedTuple
 
@@ -108,12 +108,7 @@ def bootstrap_proportion(
     seed: int = SEED,
 ) -> Estimate:
     """`bootstrap_mean` of 0/1 values; where all agree, Wilson's limits with the number of prompts as n."""
-    estimate = bootstrap_mean(values, strata=strata, pooled=pooled, resamples=resamples, seed=seed)
-    if estimate.value not in (0.0, 1.0):
-        return estimate
-    num = estimate.n_clusters
-    limits = wilson_interval(estimate.value * num, num)
-    return Estimate(estimate.value, limits, estimate.n, num)
+    return _where_all_agree(bootstrap_mean(values, strata=strata, pooled=pooled, resamples=resamples, seed=seed))
 
 
 def paired_difference(
@@ -159,6 +154,11 @@ def ratio_of_totals(
     bottom = {key: denominator[key] for key in shared}
     estimate = _bootstrap_ratio(top, bottom, resamples=resamples, seed=seed)
     return _with_unpaired(estimate, [numerator, denominator], len(shared))
+
+
+def share_of_totals(part: Values, whole: Values) -> Estimate:
+    """`ratio_of_totals` of parts and their wholes; where all agree, Wilson's limits with the number of prompts as n."""
+    return _where_all_agree(ratio_of_totals(part, whole))
 
 
 def median_of_ratios(
@@ -219,6 +219,18 @@ def describe_bootstrap(*, strata: str = "", proportion: bool = False) -> dict[st
     text = {"method": "percentile bootstrap over prompts", "resamples": RESAMPLES, "seed": SEED, "level": CONFIDENCE}
     extra = {"strata": strata, "where_all_agree": "Wilson over prompts" if proportion else ""}
     return text | {key: value for key, value in extra.items() if value}
+
+
+def share_whole(metric: Mapping[str, Any]) -> float | None:
+    """The value that stands for the whole of a metric that is declared as a share: 1, or 100 in points of 100.
+
+    metric: the JSON form of a `Metric`. None for every other metric, whatever its values are. The declaration is that
+    of its own interval (`describe_bootstrap` with `proportion`).
+    """
+    interval = metric.get("protocol", {}).get("interval")
+    if not isinstance(interval, Mapping) or not interval.get("where_all_agree"):
+        return None
+    return 100.0 if metric.get("unit") == "points of 100" else 1.0
 
 
 @dataclass(frozen=True)
@@ -307,6 +319,13 @@ def _shared(series: Sequence[Values]) -> list[str]:
 def _with_unpaired(estimate: Estimate, series: Sequence[Values], num_shared: int) -> Estimate:
     lost = len(set().union(*series)) - num_shared
     return Estimate(estimate.value, estimate.interval, estimate.n, estimate.n_clusters, lost, estimate.reason)
+
+
+def _where_all_agree(share: Estimate) -> Estimate:
+    """The estimate of a share; at 0 and 1, where a bootstrap has no width, with Wilson's limits over prompts."""
+    if share.value not in (0.0, 1.0):
+        return share
+    return replace(share, interval=wilson_interval(share.value * share.n_clusters, share.n_clusters), reason="")
 
 
 def _check_positive(values: Values) -> None:

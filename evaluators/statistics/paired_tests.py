@@ -55,20 +55,18 @@ def count_wins(a: Values, b: Values, *, direction: Literal["higher", "lower"] = 
     return Wins(sum(s > 0 for s in signed), sum(s == 0 for s in signed), sum(s < 0 for s in signed))
 
 
-def limits_where_all_agree(estimate: Estimate, a: Values, b: Values) -> Estimate:
-    """The paired difference `estimate` of right-or-wrong values, with limits that have a width where no pair varies.
+def limits_where_all_agree(estimate: Estimate, a: Values, b: Values, *, whole: float | None) -> Estimate:
+    """The paired difference `estimate` of a metric, with limits that have a width where no pair of a share varies.
 
-    A bootstrap of equal differences has none: "the same on all 6 prompts" would pass for certain equality. The limits
-    are then the difference ± Wilson's upper limit for 0 of n prompts being otherwise, inside [-1, 1]. Other estimates,
-    and values that are not all 0 or 1, come back unchanged.
+    whole: what `share_whole` says of the metric; None, as of counts, leaves every estimate as it is. A bootstrap of
+    equal differences has no width: "the same on all 6 prompts" would pass for certain equality. The limits of a share
+    are then the difference ± Wilson's upper limit for 0 of n prompts being otherwise, inside [-whole, whole].
     """
-    shared = a.keys() & b.keys()
-    gaps = {a[key] - b[key] for key in shared}
-    is_binary = all(a[key] in (0, 1) and b[key] in (0, 1) for key in shared)
-    if estimate.interval is None or len(gaps) != 1 or not is_binary:
+    gaps = {a[key] - b[key] for key in a.keys() & b.keys()}
+    if whole is None or estimate.interval is None or len(gaps) != 1:
         return estimate
-    width = wilson_interval(0, estimate.n_clusters).high
-    return replace(estimate, interval=Interval(max(-1.0, estimate.value - width), min(1.0, estimate.value + width)))
+    width = whole * wilson_interval(0, estimate.n_clusters).high
+    return replace(estimate, interval=Interval(max(-whole, estimate.value - width), min(whole, estimate.value + width)))
 
 
 def has_one_image_per_prompt(a: Values, b: Values) -> bool:

@@ -137,7 +137,7 @@ def _difference(row: CellRow, baseline: CellRow, metric: str) -> Estimate:
             found = paired_overall_difference(_by_task(row), _by_task(baseline))
         else:
             found = statistics.paired_difference(ours, theirs)
-        return limits_where_all_agree(found, ours, theirs)
+        return limits_where_all_agree(found, ours, theirs, whole=statistics.share_whole(row.metrics[metric]))
 
     return _guarded(difference, ours, theirs)
 

@@ -180,7 +180,7 @@ def _gap(name: str, ours: Metrics, theirs: Metrics, shared: Sequence[str]) -> tu
         gap = paired_overall_difference(_by_task(ours), _by_task(theirs))
     else:
         gap = statistics.paired_difference(a, b)
-    gap = paired_tests.limits_where_all_agree(gap, a, b)
+    gap = paired_tests.limits_where_all_agree(gap, a, b, whole=statistics.share_whole(ours[name]))
     tags = _task_of(ours) if name == OVERALL else dict.fromkeys(shared, "")
     both = [key for key in shared if key in tags]
     return gap, _stratified_mean(a, both, tags), _stratified_mean(b, both, tags)

@@ -117,7 +117,7 @@ def _by_region(marked: Mapping[str, npt.NDArray[np.bool_]], labels: Mapping[str,
         if not some:
             rates[name] = Estimate(None, reason=f"no draft has a cell of the region {name}")
             continue
-        found = statistics.ratio_of_totals({k: float(marked[k][labels[k] == index].sum()) for k in some}, some)
+        found = statistics.share_of_totals({k: float(marked[k][labels[k] == index].sum()) for k in some}, some)
         interval = (found.interval.low, found.interval.high) if found.interval else None
         rates[name] = Estimate(found.value, interval, found.n, found.reason)
     return rates

@@ -12,6 +12,7 @@ from PIL import Image
 
 from dashboards.pair import PairMetric
 from evaluators.geneval import TASKS
+from evaluators.statistics.intervals import describe_bootstrap
 from mulosd.errors import ConfigError, DataError, UserError
 from pipelines.cli.main import cli
 from pipelines.compare import pair_inputs as pair_sides
@@ -54,7 +55,8 @@ def scored(side: Side, right: Callable[[int], float], *, images: int = 1) -> Sid
 
     def metric(values: dict[str, float]) -> dict[str, Any]:
         mean = sum(values.values()) / len(values)
-        return {"value": mean, "direction": "higher", "unit": "share of images", "version": "1", "protocol": {},
+        protocol = {"interval": describe_bootstrap(proportion=True)}
+        return {"value": mean, "direction": "higher", "unit": "share of images", "version": "1", "protocol": protocol,
                 "n": len(values), "n_missing": 0, "interval": None, "reason": "", "per_sample": values}  # fmt: skip
 
     metrics = {"geneval/overall": metric({s: right(i) for s, i in ids.items()})}
@@ -157,6 +159,18 @@ def test_geneval_has_mcnemar_at_one_image_and_sign_flips_at_more(store: Path, ke
     assert several.test.startswith("sign flips by prompt, exact")
     assert several.p_value == pytest.approx(single.p_value)  # the same prompts differ
     assert (several.difference.n, several.n_prompts) == (48, 24)
+
+
+def test_an_interval_follows_from_what_the_metric_is(store: Path, keys: list[str]) -> None:
+    """Counters that are all 0 are counters; verdicts that are all 0 are shares."""
+    a, b = (scored(one(store, key), lambda i: 0.0) for key in keys[:2])
+    verdicts = a.row.metrics["geneval/overall"]
+    counter = {**verdicts, "unit": "forwards", "protocol": {"interval": describe_bootstrap()}}
+    for side in (a, b):
+        side.row.metrics["speed/forwards_refresh_per_image"] = counter
+    assert metric_of(a, b, "speed/forwards_refresh_per_image").difference.interval == (0.0, 0.0)
+    low, high = metric_of(a, b, "geneval/overall").difference.interval or (0, 0)
+    assert (low, high) == pytest.approx((-0.138, 0.138), abs=1e-3)
 
 
 def test_overall_is_the_mean_of_the_tasks(store: Path, keys: list[str]) -> None:

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from evaluators.statistics import paired_tests as tests
-from evaluators.statistics.intervals import paired_difference
+from evaluators.statistics.intervals import describe_bootstrap, paired_difference, share_whole
 from mulosd.errors import DataError
 
 
@@ -119,19 +119,38 @@ def test_equal_differences_keep_a_width(a: int, b: int, value: float) -> None:
     left, right = per_sample(np.full((10, 2), a)), per_sample(np.full((10, 2), b))
     plain = paired_difference(left, right)
     assert plain.interval == (value, value)
-    low, high = tests.limits_where_all_agree(plain, left, right).interval
+    low, high = tests.limits_where_all_agree(plain, left, right, whole=1.0).interval
     assert (low, high) == pytest.approx((max(-1, value - 0.2775), min(1, value + 0.2775)), abs=1e-3)
 
 
 def test_limits_with_a_width_are_left_alone() -> None:
     a, b = right_or_wrong(8, 2)
     plain = paired_difference(a, b)
-    assert tests.limits_where_all_agree(plain, a, b) == plain
-    counts = per_sample(np.full((10, 1), 40.0))
-    constant = paired_difference(counts, per_sample(np.full((10, 1), 16.0)))
-    assert tests.limits_where_all_agree(constant, counts, per_sample(np.full((10, 1), 16.0))) == constant
+    assert tests.limits_where_all_agree(plain, a, b, whole=1.0) == plain
     single = paired_difference({"b/1/0": 1.0}, {"b/1/0": 1.0})
-    assert tests.limits_where_all_agree(single, {"b/1/0": 1.0}, {"b/1/0": 1.0}).interval is None
+    assert tests.limits_where_all_agree(single, {"b/1/0": 1.0}, {"b/1/0": 1.0}, whole=1.0).interval is None
+
+
+@pytest.mark.parametrize(("a", "b"), [(0, 0), (1, 1), (1, 0), (256, 256), (40, 16)])
+def test_counts_have_no_limits_of_a_share_whatever_they_are(a: int, b: int) -> None:
+    left, right = per_sample(np.full((6, 1), a)), per_sample(np.full((6, 1), b))
+    plain = paired_difference(left, right)
+    assert tests.limits_where_all_agree(plain, left, right, whole=None) == plain
+    assert plain.interval == (a - b, a - b)
+
+
+def test_points_of_100_have_the_limits_of_a_share_in_points() -> None:
+    left = per_sample(np.full((6, 1), 37.5))
+    low, high = tests.limits_where_all_agree(paired_difference(left, left), left, left, whole=100.0).interval
+    assert (low, high) == pytest.approx((-39.03, 39.03), abs=0.01)
+
+
+def test_a_metric_declares_whether_it_is_a_share() -> None:
+    share = {"unit": "share of images", "protocol": {"interval": describe_bootstrap(proportion=True)}}
+    assert share_whole(share) == 1.0
+    assert share_whole({**share, "unit": "points of 100"}) == 100.0
+    for protocol in ({"interval": describe_bootstrap()}, {"interval": "jackknife over prompts"}, {}):
+        assert share_whole({"unit": "share of target tokens", "protocol": protocol}) is None
 
 
 def test_wins_are_counted_by_prompt() -> None:

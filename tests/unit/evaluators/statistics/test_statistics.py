@@ -224,3 +224,12 @@ def test_standard_error_agrees_with_the_bootstrap_on_uneven_prompts() -> None:
     assert interval is not None
     error = stats.standard_error(values)
     assert error == pytest.approx((interval.high - interval.low) / (2 * 1.96), rel=0.05)
+
+
+def test_a_share_of_totals_keeps_a_width_where_all_agree() -> None:
+    whole = {f"b/{i}/0": 64.0 for i in range(6)}
+    none = stats.share_of_totals(dict.fromkeys(whole, 0.0), whole)
+    assert none.interval == stats.wilson_interval(0, 6)
+    assert stats.share_of_totals(whole, whole).interval == stats.wilson_interval(6, 6)
+    some = {key: float(8 * i) for i, key in enumerate(whole)}
+    assert stats.share_of_totals(some, whole) == stats.ratio_of_totals(some, whole)

@@ -8,6 +8,7 @@ from dashboards.rows import CellRow
 from dashboards.table import COLUMNS, build_table
 from evaluators.geneval import TASKS
 from evaluators.registry import build_evaluator
+from evaluators.statistics.intervals import describe_bootstrap
 from evaluators.types import Metric
 from mulosd.types import COUNTERS
 from pipelines.compare.compare import DETAIL, DPG, OVERALL, baseline_of, compare, forwards_of
@@ -19,7 +20,8 @@ TASK_OF = {sample: TASKS[i % len(TASKS)] for i, sample in enumerate(IDS)}
 
 def metric(values: dict[str, float]) -> dict[str, object]:
     mean = sum(values.values()) / len(values)
-    return {"value": mean, "interval": None, "n": len(values), "n_missing": 0, "per_sample": values}
+    declared = {"unit": "share of images", "protocol": {"interval": describe_bootstrap(proportion=True)}}
+    return {"value": mean, "interval": None, "n": len(values), "n_missing": 0, "per_sample": values, **declared}
 
 
 def row(
@@ -147,7 +149,7 @@ def scored(key: str, method: str, name: str, values: list[float]) -> CellRow:
     [
         (DPG, "dpg", [60.0, 100.0], True),
         (DPG, "dpg", [50.5, 79.5], False),  # the interval of the difference holds zero
-        (DPG, "dpg", [60.0, 90.0], False),  # the same difference on every prompt: a bootstrap without a width
+        (DPG, "dpg", [60.0, 90.0], True),  # the same difference on every prompt: a share keeps a width
         ("precision_effnet", "precision_effnet", [51.0, 82.0], True),
         ("recall_effnet", "recall_effnet", [60.0, 100.0], False),  # each row judges by a manifold of its own
         ("kid_effnet_full", "kid_effnet_full", [10.0, 20.0], False),
