@@ -132,8 +132,8 @@ def draws_greedily(method: SamplerKnobs, preset: Mapping[str, float]) -> bool:
     return any(is_greedy(sampler["temperature"], sampler["top_k"]) for sampler in samplers)
 
 
-def forecast(method: SamplerKnobs, grids: Grids) -> Forecast:
-    """Forwards per image. ConfigError for a draft without a drafter and for a method without a cost model."""
+def forecast(method: SamplerKnobs, grids: Grids) -> Forecast | None:
+    """Forwards per image; None for a method without a cost formula. ConfigError for a draft without a drafter."""
     num_tokens = grids.height * grids.width
     if isinstance(method, AR):
         return Forecast(resample=Range(num_tokens, num_tokens))
@@ -141,7 +141,7 @@ def forecast(method: SamplerKnobs, grids: Grids) -> Forecast:
         known = num_fronts(grids.height, grids.width, method.window, at_top=True)
         return Forecast(resample=Range(known, known))
     if not isinstance(method, DraftOnly):
-        raise ConfigError(f"{method.name} has no forward count to estimate from; leave out ms_per_forward.")
+        return None
     if not grids.draft_height:
         raise ConfigError(f"{method.name} needs a drafter, which this target does not have; choose ar or zipar.")
     if not isinstance(method, MuLoSD):

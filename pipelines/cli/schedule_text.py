@@ -30,6 +30,9 @@ def explain(method: SamplerKnobs, card: Card) -> list[str]:
     if isinstance(method, DraftOnly):
         lines.append(f"draft sampler      {_pairs(draft_sampler(method, card.sampler))}")
     lines += [f"{key:<18} {value}" for key, value in _schedule_knobs(method).items()]
+    if known is None:
+        text = f"known only afterwards: {method.name} has no formula; ar takes {card.num_tokens}"
+        return [*lines, f"forwards           {text}"]
     return [*lines, *_forward_lines(method, grids, known)]
 
 

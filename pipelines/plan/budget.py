@@ -41,8 +41,10 @@ def forwards_per_image(method: SamplerKnobs, grid: Grid, draft_grid: Grid | None
 
     Raises ConfigError for a draft without a drafter and for a method without a cost model.
     """
-    total = forecast(method, Grids(*grid, *(draft_grid or (0, 0)))).total
-    return Range(total.low, total.high)
+    known = forecast(method, Grids(*grid, *(draft_grid or (0, 0))))
+    if known is None:
+        raise ConfigError(f"{method.name} has no forward count to estimate from; leave out ms_per_forward.")
+    return Range(known.total.low, known.total.high)
 
 
 def device_hours(plan: "Plan") -> Range | None:

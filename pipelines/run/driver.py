@@ -24,7 +24,9 @@ from pipelines.plan.build import Cell, Plan, build_plan, check_networks, check_w
 from pipelines.plan.sweep import Sweep
 from pipelines.run.progress_file import progress_file
 from pipelines.run.score_jobs import (
+    Basis,
     ScoreJob,
+    basis_of,
     finish_job,
     is_scored,
     record_state,
@@ -68,7 +70,7 @@ class RunReport:
     """What a run did. images: asked for in all cells = cached + decoded (planned, in a dry run).
 
     failures: (cell label, sample_id, error) of the images that failed and are staged as failed rows.
-    scores_cached and scores_done count (cell, evaluator) pairs.
+    scores_cached and scores_done count (cell, evaluator) pairs (done: those to compute, in a dry run).
     """
 
     name: str
@@ -90,10 +92,12 @@ class RunReport:
 
     def summary(self) -> str:
         """One line for people."""
-        what = "would decode" if self.is_dry_run else "decoded"
+        head = f"sweep {self.name} ({self.sweep_key}): {self.images} images, {self.cached} cached"
+        scores = f"scores: {self.scores_cached} cached"
+        if self.is_dry_run:
+            return f"{head}, would decode {self.decoded}; {scores}, would compute {self.scores_done}"
         return (
-            f"sweep {self.name} ({self.sweep_key}): {self.images} images, {self.cached} cached, {what} {self.decoded}, "
-            f"{self.failed} failed; scores: {self.scores_cached} cached, {self.scores_done} computed; "
+            f"{head}, decoded {self.decoded}, {self.failed} failed; {scores}, {self.scores_done} computed; "
             f"{self.wall_s:.1f} s"
         )
 
@@ -151,8 +155,7 @@ def run_sweep(
     for cell in plan.cells:
         store.check_cell(cell)
     if dry_run:
-        cached = sum(store.staged(cell) for cell in plan.cells)
-        return _report(plan, store, cached=cached, decoded=plan.n_samples - cached, is_dry_run=True)
+        return _dry_report(plan, store)
     scores: dict[str, dict[str, list[str]]] = {}
     with ExitStack() as stack:
         stack.enter_context(stop_on_sigterm())
@@ -247,16 +250,7 @@ def _decode_tasks(run: _Run, cell: Cell) -> list[DecodeTask]:
 
 def _score(run: _Run, get_executor: Callable[[], Executor]) -> dict[str, dict[str, list[str]]]:
     """Score what is not scored; returns cell key -> evaluator -> [score folder name, digest of the basis]."""
-    sweep = run.plan.sweep
-    has_scenes = all("scene" in prompt.metadata for prompt in run.plan.prompts)
-
-    def specs_of(cell: Cell) -> list[EvaluatorSpec]:
-        return [
-            scorer_spec(name, registry=sweep.registry, image_px=cell.image_px, has_scenes=has_scenes)
-            for name in sweep.evaluators
-        ]
-
-    jobs = score_jobs(run.store, run.plan.cells, specs_of)
+    jobs = _score_jobs(run.plan, run.store)
     open_jobs = [job for job in jobs if not is_scored(job)]
     with ExitStack() as locks:
         for key in sorted({job.cell.key for job in open_jobs}):
@@ -272,6 +266,32 @@ def _score(run: _Run, get_executor: Callable[[], Executor]) -> dict[str, dict[st
     for job in jobs:
         scores.setdefault(job.cell.key, {})[job.spec.name] = [job.folder.name, job.digest]
     return scores
+
+
+def _score_jobs(plan: Plan, store: Store, *, is_dry_run: bool = False) -> list[ScoreJob]:
+    """The score jobs of the plan. is_dry_run: a cell whose images are not all staged has jobs without a basis."""
+    has_scenes = all("scene" in prompt.metadata for prompt in plan.prompts)
+
+    def specs_of(cell: Cell) -> list[EvaluatorSpec]:
+        return [
+            scorer_spec(name, registry=plan.sweep.registry, image_px=cell.image_px, has_scenes=has_scenes)
+            for name in plan.sweep.evaluators
+        ]
+
+    def basis(cell: Cell) -> Basis:
+        is_lacking = is_dry_run and store.staged(cell) < cell.n_samples
+        return () if is_lacking else basis_of(store, cell)
+
+    return score_jobs(store, plan.cells, specs_of, basis)
+
+
+def _dry_report(plan: Plan, store: Store) -> RunReport:
+    """What is there and what a run would do, by the manifests."""
+    cached = sum(store.staged(cell) for cell in plan.cells)
+    jobs = _score_jobs(plan, store, is_dry_run=True)
+    scored = sum(is_scored(job) for job in jobs)
+    counts = {"cached": cached, "decoded": plan.n_samples - cached}
+    return _report(plan, store, **counts, scores_cached=scored, scores_done=len(jobs) - scored, is_dry_run=True)
 
 
 def _score_chunks(

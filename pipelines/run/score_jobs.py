@@ -24,6 +24,7 @@ from pipelines.store.layout import Store
 from pipelines.work.score import EvaluatorSpec, ScoreTask, StateReport, load_state
 
 METRICS = "metrics.json"
+Basis = tuple[tuple[int, str, int], ...]  # (chunk, sha256 of its file, rows used) in chunk order
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class ScoreJob:
     evaluator: Any
     folder: Path
     states: Path
-    basis: tuple[tuple[int, str, int], ...]  # (chunk, sha256 of its file, rows used) in chunk order
+    basis: Basis
     serves: tuple["ScoreJob", ...] = ()
 
     @property
@@ -49,9 +50,12 @@ class ScoreJob:
 
 
 def score_jobs(
-    store: Store, cells: Sequence[Cell], specs_of: Callable[[Cell], Sequence[EvaluatorSpec]]
+    store: Store,
+    cells: Sequence[Cell],
+    specs_of: Callable[[Cell], Sequence[EvaluatorSpec]],
+    basis: Callable[[Cell], Basis],
 ) -> list[ScoreJob]:
-    """The jobs of all evaluators on all cells, done or not, and of the sources that they share."""
+    """The jobs of all evaluators on all cells, done or not, and of the sources that they share; basis: of a cell."""
     built: dict[EvaluatorSpec, Any] = {}
 
     def build(spec: EvaluatorSpec) -> Any:
@@ -70,7 +74,7 @@ def score_jobs(
         for spec in specs_of(cell):
             source = source_of(spec)
             folder, states = (score_folder(store, cell.key, build(one)) for one in (spec, source))
-            job = ScoreJob(cell, spec, build(spec), folder, states, basis_of(store, cell))
+            job = ScoreJob(cell, spec, build(spec), folder, states, basis(cell))
             if source == spec:
                 own.append(job)
             else:
@@ -90,7 +94,7 @@ def score_folder(store: Store, cell_key: str, evaluator: Any) -> Path:
     return store.cell_dir(cell_key) / "scores" / f"{evaluator.name}-{identity}"
 
 
-def basis_of(store: Store, cell: Cell) -> tuple[tuple[int, str, int], ...]:
+def basis_of(store: Store, cell: Cell) -> Basis:
     """What a score of the cell rests on: every wanted chunk and how many of its rows."""
     entries = store.entries(cell.key)
     missing = [chunk.index for chunk in cell.chunks if chunk.index not in entries]

@@ -277,10 +277,14 @@ def test_a_decoder_that_returns_too_few_images_fails(tmp_path: Path, monkeypatch
 def test_dry_run_writes_nothing(tmp_path: Path) -> None:
     report = run_sweep(toy_sweep(), out=tmp_path / "new", dry_run=True)
     assert (report.decoded, report.cached, report.is_dry_run) == (30, 0, True)
+    assert (report.scores_cached, report.scores_done) == (0, 3)
     assert not (tmp_path / "new").exists()
     run_sweep(toy_sweep(), out=tmp_path / "new", limit=5)
     before = tree(tmp_path / "new")
-    assert run_sweep(toy_sweep(), out=tmp_path / "new", dry_run=True).cached == 15
+    report = run_sweep(toy_sweep(), out=tmp_path / "new", dry_run=True)
+    assert (report.cached, report.scores_cached, report.scores_done) == (15, 0, 3)
+    finished = run_sweep(toy_sweep(), out=tmp_path / "new", limit=5, dry_run=True)
+    assert "15 cached, would decode 0; scores: 3 cached, would compute 0" in finished.summary()
     assert tree(tmp_path / "new") == before
 
 

@@ -57,6 +57,7 @@ def test_perfect_pictures_have_perfect_scores(tmp_path: Path) -> None:
     assert row.metrics["fd_effnet"]["value"] == pytest.approx(0.0, abs=1e-3)
     assert row.metrics["fd_effnet"]["protocol"]["reference"]["image_px"] == SIDE
     assert row.metrics["speed/forwards_per_image"]["value"] == 16
+    assert run_sweep(sweep_of("geneval", "detail", "frechet", "speed"), out=tmp_path, dry_run=True).scores_cached == 5
     assert run_sweep(sweep_of("geneval", "detail", "frechet", "speed"), out=tmp_path).scores_cached == 5
 
 

@@ -51,6 +51,14 @@ def test_the_forecast_is_worded_by_what_is_known() -> None:
     assert "by resampled_fraction" in "\n".join(explain(MuLoSD(resampled_fraction=0.2), card))
 
 
+def test_a_method_without_a_formula_says_so_and_names_no_setting_of_a_sweep() -> None:
+    class Own(SamplerKnobs):
+        name = "own"
+
+    lines = explain(Own(), load_card("tiny-mid"))
+    assert lines[-1] == "forwards           known only afterwards: own has no formula; ar takes 256"
+
+
 def test_a_dry_run_loads_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any, **options: Any) -> None:
         raise AssertionError("weights were loaded")
