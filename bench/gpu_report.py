@@ -4,6 +4,8 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from dashboards.markdown import markdown_table
+
 STATIC, EAGER = AR_LOOPS = "ar, static", "ar, eager"
 MARGIN = 1.02  # a latency ratio this much above the forward ratio is flagged
 COLUMNS = (
@@ -74,9 +76,8 @@ def markdown(content: Mapping[str, Any]) -> str:
             if phases := [image["phases"] for image in entry["images"] if "phases" in image]:
                 shown = " · ".join(f"{name} {statistics.median(p[name] for p in phases):.3f}" for name in phases[0])
                 lines.append(f"- seconds by phase, {phase}, {method}: {shown}")
-    lines += ["", f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
-    lines += [f"| {' | '.join(_cell(row[key]) for key in COLUMNS)} |" for row in content["rows"]]
-    return "\n".join(lines) + "\n"
+    rows = [[_cell(row[key]) for key in COLUMNS] for row in content["rows"]]
+    return "\n".join([*lines, "", markdown_table(COLUMNS, rows)]) + "\n"
 
 
 def _median(entry: Mapping[str, Any], key: str) -> float:

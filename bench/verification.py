@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from dashboards.markdown import markdown_table
 from mulosd.methods import UPSAMPLERS
 from mulosd.scenes.world import Scene, sample_scenes
 
@@ -40,13 +41,12 @@ def main(target: str, count: int, pool_k: int, guidance: float | None, upsampler
         f"{target}: {count} val scenes with a pattern, pool_k {pool_k}, guidance {scale:g}; rejected cells at tau = "
         f"{', '.join(f'{tau:g}' for tau in TAUS)}; pattern cells are {float(changed.float().mean()):.0%} of all.\n"
     )
-    click.echo("| draft | pattern cells | other cells |\n|:--|--:|--:|")
+    rows = []
     for name, codes in drafts.items():
         masses = pooled_masses(loaded, scenes, codes, pool_k, scale)
-        columns = (
-            " ".join(f"{float((masses[where] < t).double().mean()):.1%}" for t in TAUS) for where in (changed, ~changed)
-        )
-        click.echo(f"| {name} | {' | '.join(columns)} |")
+        rejected = [[float((masses[where] < tau).double().mean()) for tau in TAUS] for where in (changed, ~changed)]
+        rows.append([name, *(" ".join(f"{share:.1%}" for share in shares) for shares in rejected)])
+    click.echo(markdown_table(("draft", "pattern cells", "other cells"), rows, align="lrr"))
 
 
 def patterned(count: int) -> list[Scene]:

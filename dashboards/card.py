@@ -3,13 +3,15 @@
 Given the parsed card.json. `docs/tiny.md` is this page of the shipped family; a test compares them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+from dashboards.markdown import markdown_table
+from dashboards.numbers import DASH
 
 Card = Mapping[str, Any]
 Entry = Mapping[str, Any]
 
-DASH = "–"
 TASKS = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
 MEASURE = "mulosd measure {family} --out DIR"
 
@@ -96,7 +98,7 @@ def _models(card: Card) -> str:
                 f"{preset['guidance']:g}{drafts}",
             ]
         )
-    return _table(("target", "grid", "image", "model", "trained", "drafter", "guidance"), rows)
+    return markdown_table(("target", "grid", "image", "model", "trained", "drafter", "guidance"), rows) + "\n"
 
 
 def _stale(card: Card) -> Iterator[str]:
@@ -116,7 +118,7 @@ def _gate(gate: Card) -> str:
         targets = verdict.get("targets") or {"": {"passed": verdict["passed"], "n": verdict["n"]}}
         for target, entry in targets.items():
             rows.append([name, verdict["rule"], target, _gate_number(entry), "yes" if entry["passed"] else "**no**"])
-    return f"{head}\n\n" + _table(("part", "rule", "target", "measured", "passed"), rows)
+    return f"{head}\n\n" + markdown_table(("part", "rule", "target", "measured", "passed"), rows) + "\n"
 
 
 def _gate_number(entry: Entry) -> str:
@@ -130,7 +132,7 @@ def _gate_number(entry: Entry) -> str:
 
 def _vq(summaries: Card) -> str:
     rows = [[f"`{target}`", number(s["psnr"], 2), *_numbers(s)] for target, s in summaries.items()]
-    return _table(("target", "PSNR (dB)", "GenEval", *TASKS, "detail", "n"), rows)
+    return markdown_table(("target", "PSNR (dB)", "GenEval", *TASKS, "detail", "n"), rows) + "\n"
 
 
 def _scored(by_target: Card) -> str:
@@ -139,7 +141,7 @@ def _scored(by_target: Card) -> str:
         for target, cells in by_target.items()
         for name, summary in cells.items()
     ]
-    return _table(("target", "method", "GenEval", *TASKS, "detail", "n"), rows)
+    return markdown_table(("target", "method", "GenEval", *TASKS, "detail", "n"), rows) + "\n"
 
 
 def _heldout(by_target: Card) -> str:
@@ -149,7 +151,7 @@ def _heldout(by_target: Card) -> str:
         for target, cells in by_target.items()
         for name, summary in cells.items()
     ]
-    return _table(("target", "method", "images right", "colors", "color_attr", "detail", "n"), rows)
+    return markdown_table(("target", "method", "images right", "colors", "color_attr", "detail", "n"), rows) + "\n"
 
 
 def _scan(scans: Card, provenance: Card) -> str:
@@ -164,7 +166,7 @@ def _scan(scans: Card, provenance: Card) -> str:
     text = (
         f"On {count} prompts of the val split; the best GenEval (bold) is the preset, the lower one among equals.\n\n"
     )
-    return text + _table(("target", "knob", "value", "GenEval", "detail"), rows)
+    return text + markdown_table(("target", "knob", "value", "GenEval", "detail"), rows) + "\n"
 
 
 def _provenance(facts: Card) -> str:
@@ -190,8 +192,3 @@ def _numbers(summary: Card) -> list[str]:
     tasks = [number(summary[f"geneval/{task}"]) if f"geneval/{task}" in summary else DASH for task in TASKS]
     overall = summary["geneval/overall"]
     return [number(overall), *tasks, number(summary["detail/accuracy"]), str(overall["n"])]
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dashboards.render import ARROWS, DASH, MINUS
+from dashboards.markdown import markdown_table
+from dashboards.numbers import DASH, fixed
+from dashboards.render import ARROWS
 from dashboards.table import Direction, Estimate
 
 
@@ -91,15 +93,15 @@ def pair_markdown(pair: Pair) -> str:
 
 
 def _metric_table(metrics: Sequence[PairMetric]) -> str:
-    lines = [_bar(["metric", "A", "B", "A − B", "95 % interval", "n", "A wins", "p", "shows"])]
-    lines.append(_bar([":--", *["--:"] * 7, ":--"]))
+    rows = []
     for one in metrics:
         name = " ".join(part for part in (one.name, ARROWS[one.direction]) if part)
         limits = one.difference.interval
         interval = f"[{_number(limits[0], signed=True)}, {_number(limits[1], signed=True)}]" if limits else DASH
         values = [_number(one.a), _number(one.b), _number(one.difference.value, signed=True), interval]
-        lines.append(_bar([name, *values, _counted(one), _won(one), _p(one), one.judged or DASH]))
-    return "\n".join(lines)
+        rows.append([name, *values, _counted(one), _won(one), _p(one), one.judged or DASH])
+    head = ("metric", "A", "B", "A − B", "95 % interval", "n", "A wins", "p", "shows")
+    return markdown_table(head, rows, align="lrrrrrrrl")
 
 
 def _counted(one: PairMetric) -> str:
@@ -140,8 +142,8 @@ def _reasons(metrics: Sequence[PairMetric]) -> list[str]:
 def _setting_table(title: str, settings: Sequence[Setting]) -> str:
     if not settings:
         return f"{title}: nothing."
-    lines = [f"{title}:", "", _bar(["", "A", "B"]), _bar([":--"] * 3)]
-    return "\n".join([*lines, *(_bar([one.name, one.a, one.b]) for one in settings)])
+    rows = [[one.name, one.a, one.b] for one in settings]
+    return f"{title}:\n\n" + markdown_table(("", "A", "B"), rows, align="lll")
 
 
 def _change_table(pair: Pair) -> str:
@@ -149,24 +151,17 @@ def _change_table(pair: Pair) -> str:
         return ""
     if not pair.changes:
         return f"No prompt changes in {pair.change_metric}."
-    lines = [f"Largest changes in {pair.change_metric}:", "", _bar(["prompt", "A", "B", "A − B"])]
-    lines.append(_bar([":--", "--:", "--:", "--:"]))
+    rows = []
     for one in pair.changes:
         values = [_number(one.a), _number(one.b), _number(one.a - one.b, signed=True)]
-        lines.append(_bar([f"{one.prompt} (`{one.sample_id}`)", *values]))
-    return "\n".join(lines)
+        rows.append([f"{one.prompt} (`{one.sample_id}`)", *values])
+    table = markdown_table(("prompt", "A", "B", "A − B"), rows, align="lrrr")
+    return f"Largest changes in {pair.change_metric}:\n\n{table}"
 
 
 def _number(value: float | None, *, signed: bool = False) -> str:
-    """Three digits behind the point below 10, one above 100; a true minus sign."""
+    """Three digits after the point below 10, one from 100."""
     if value is None:
         return DASH
     digits = 3 if abs(value) < 10 else 2 if abs(value) < 100 else 1
-    text = f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
-    if float(text) == 0:
-        text = text.lstrip("+-")
-    return text.replace("-", MINUS)
-
-
-def _bar(entries: Sequence[str]) -> str:
-    return "| " + " | ".join(entry.replace("|", "\\|") for entry in entries) + " |"
+    return fixed(value, digits, signed=signed)

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dashboards.drawing import STATUS_COLOURS, literal
+from dashboards.markdown import markdown_table
+from dashboards.numbers import DASH
 from dashboards.table import Estimate
 from mulosd.errors import DataError
 from mulosd.files.publish import publish_bytes
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 
 REGIONS = ("object", "edge", "background")
 COLUMNS = 8  # of one picture row; more cells go on below
-DASH = "–"
 
 
 @dataclass(frozen=True)
@@ -47,17 +48,18 @@ class CellRegions:
 def regions_markdown(cells: Sequence[CellRegions]) -> str:
     """A row per cell: rejected and resampled share of all cells and of each region, with 95 % intervals."""
     heads = [f"{what} {name}" for what in ("rejected", "resampled") for name in ("", *REGIONS)]
-    lines = [_bar(["target", "method", "n", *(head.strip() for head in heads)]), _bar([":--", ":--", *["--:"] * 9])]
+    rows = []
     for cell in cells:
         entries = [f"{100 * cell.rejected.mean():.1f}%", *map(_percent, _in_order(cell.rejected_by_region))]
         entries += [f"{100 * cell.resampled.mean():.1f}%", *map(_percent, _in_order(cell.resampled_by_region))]
-        lines.append(_bar([cell.target, cell.label, str(cell.n), *entries]))
+        rows.append([cell.target, cell.label, str(cell.n), *entries])
     shares = {cell.target: cell.shares for cell in cells}
     notes = [
         f"- Cells of {target}'s drafts: {', '.join(f'{100 * share[name]:.0f}% {name}' for name in REGIONS)}."
         for target, share in shares.items()
     ]
-    return "\n".join([*lines, "", *notes]) + "\n"
+    table = markdown_table(["target", "method", "n", *map(str.strip, heads)], rows, align="ll" + "r" * 9)
+    return "\n".join([table, "", *notes]) + "\n"
 
 
 def save_region_maps(path: Path, cells: Sequence[CellRegions], *, title: str = "") -> Path:
@@ -130,7 +132,3 @@ def _percent(rate: Estimate) -> str:
         return DASH
     limits = f" [{100 * rate.interval[0]:.1f}, {100 * rate.interval[1]:.1f}]" if rate.interval else ""
     return f"{100 * rate.value:.1f}%{limits}"
-
-
-def _bar(entries: Sequence[str]) -> str:
-    return "| " + " | ".join(entries) + " |"

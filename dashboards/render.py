@@ -4,12 +4,12 @@ import csv
 import io
 from collections.abc import Callable
 
+from dashboards.markdown import escape, markdown_table
+from dashboards.numbers import DASH, MINUS, fixed
 from dashboards.table import Cell, Column, Table, TableRow
 from mulosd.errors import unknown_name
 
 ARROWS = {"higher": "↑", "lower": "↓", "none": ""}
-DASH = "–"
-MINUS = "−"
 
 
 def render(table: Table, form: str) -> str:
@@ -22,20 +22,17 @@ def render(table: Table, form: str) -> str:
 def to_markdown(table: Table) -> str:
     """GitHub Markdown: title, table, notes, numbered footnotes."""
     heads = [*_lead_titles(table), *(_markdown_head(column, table) for column in table.columns)]
-    num_numbers = len(heads) - len(_lead_titles(table)) + 1
     heads += [verdict.title for verdict in table.verdicts]
-    lines = [f"**{table.title}**", ""] if table.title else []
-    lines.append(_bar([_escape_markdown(head) for head in heads]))
-    num_text = len(_lead_titles(table)) - 1
-    lines.append(_bar([":--"] * num_text + ["--:"] * num_numbers + [":--"] * len(table.verdicts)))
+    rows = []
     for row in table.rows:
         entries = [_markdown_entry(row.cells[column.key], column) for column in table.columns]
-        words = map(_escape_markdown, _verdict_values(table, row))
-        lines.append(_bar([*map(_escape_markdown, _lead_values(table, row)), *entries, *words]))
-    notes = [f"- {note}" for note in table.notes]
-    footnotes = [f"<sup>{i}</sup> {text}  " for i, text in enumerate(table.footnotes, 1)]  # two blanks: a line break
-    blocks = ["\n".join(map(_escape_markdown, block)) for block in (notes, footnotes) if block]
-    return "\n\n".join(["\n".join(lines), *blocks]) + "\n"
+        rows.append([*_lead_values(table, row), *entries, *_verdict_values(table, row)])
+    notes = [f"- {escape(note)}" for note in table.notes]
+    footnotes = [
+        f"<sup>{i}</sup> {escape(text)}  " for i, text in enumerate(table.footnotes, 1)
+    ]  # blanks: a line break
+    blocks = [f"**{table.title}**" if table.title else "", markdown_table(heads, rows, align=_alignment(table))]
+    return "\n\n".join(block for block in (*blocks, "\n".join(notes), "\n".join(footnotes)) if block) + "\n"
 
 
 def to_csv(table: Table) -> str:
@@ -64,8 +61,8 @@ def to_latex(table: Table) -> str:
     leads = _lead_titles(table)
     heads = [*map(_escape_latex, leads), *(_latex_head(column, table) for column in table.columns)]
     heads += [_escape_latex(verdict.title) for verdict in table.verdicts]
-    align = "l" * (len(leads) - 1) + "r" * (len(table.columns) + 1) + "l" * len(table.verdicts)
-    lines = [f"% {table.title}" if table.title else "% mulosd results", rf"\begin{{tabular}}{{{align}}}", r"\toprule"]
+    lines = [f"% {table.title}" if table.title else "% mulosd results"]
+    lines += [rf"\begin{{tabular}}{{{_alignment(table)}}}", r"\toprule"]
     lines += [" & ".join(heads) + r" \\", r"\midrule"]
     for previous, row in zip((None, *table.rows), table.rows, strict=False):
         if previous is not None and previous.is_control and not row.is_control:
@@ -85,10 +82,7 @@ WRITERS: dict[str, Callable[[Table], str]] = {"md": to_markdown, "csv": to_csv, 
 def format_value(value: float, column: Column) -> str:
     """`0.613`, `2.97×`, `41.2%`, `−0.012`: digits and unit of the column, a true minus sign."""
     scaled = 100 * value if column.unit == "%" else value
-    text = f"{scaled:+.{column.digits}f}" if column.signed else f"{scaled:.{column.digits}f}"
-    if float(text) == 0:
-        text = text.lstrip("+-")
-    return text.replace("-", MINUS) + column.unit
+    return fixed(scaled, column.digits, signed=column.signed) + column.unit
 
 
 def format_interval(low: float, high: float, column: Column) -> str:
@@ -118,6 +112,11 @@ def _lead_titles(table: Table) -> list[str]:
 def _lead_values(table: Table, row: TableRow) -> list[str]:
     every = {"target": row.target, "prompts": row.prompts, "method": row.label, "n": str(row.n)}
     return [every[title] for title in _lead_titles(table)]
+
+
+def _alignment(table: Table) -> str:
+    """A letter a column, l or r: n and the numbers to the right."""
+    return "l" * (len(_lead_titles(table)) - 1) + "r" * (len(table.columns) + 1) + "l" * len(table.verdicts)
 
 
 def _verdict_values(table: Table, row: TableRow) -> list[str]:
@@ -172,14 +171,6 @@ _LATEX = (
     ("~", r"\textasciitilde "),
     ("^", r"\textasciicircum "),
 )
-
-
-def _escape_markdown(text: str) -> str:
-    return text.replace("|", "\\|").replace("$", "\\$")  # GitHub sets a formula between dollar signs
-
-
-def _bar(entries: list[str]) -> str:
-    return "| " + " | ".join(entries) + " |"
 
 
 def _exact(value: float | None) -> str:

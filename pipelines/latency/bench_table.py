@@ -1,7 +1,10 @@
 """A bench run for people: every method at every batch size in one table, then t(m) of each target."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+from dashboards.markdown import aligned_table
+from dashboards.numbers import DASH
 
 PHASES = ("condition", "draft", "upsample", "verify", "resample", "downsample", "detokenize")
 HEAD = ("", "B", "images/s", "to ar [95 %]", "s/call", "forwards", *PHASES)
@@ -21,7 +24,7 @@ def bench_lines(bench: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator
     yield LEGEND
     by_batch = {1: bench["cells"]} | {int(size): cells for size, cells in bench.get("batches", {}).items()}
     entries = [(size, key, entry) for size, cells in by_batch.items() for key, entry in cells.items()]
-    yield from _aligned([HEAD, *(_row(labels[key], size, entry) for size, key, entry in entries)])
+    yield from aligned_table([HEAD, *(_row(labels[key], size, entry) for size, key, entry in entries)])
     for size, key, entry in entries:
         if entry["flag"]:
             yield f"{labels[key]} at B = {size}: {entry['flag']}"
@@ -37,13 +40,6 @@ def _row(label: str, size: int, entry: Mapping[str, Any]) -> tuple[str, ...]:
     interval = f" [{limits[0]:.2f}, {limits[1]:.2f}]" if limits else ""
     ratio = "no baseline" if entry["speed_up"] is None else f"{entry['speed_up']:.2f}×{interval}"
     phases = [entry.get("phases", {}).get(f"time_{name}_s") for name in PHASES]
-    spent = ["–" if seconds is None else f"{1000 * seconds:.1f}" for seconds in phases]
+    spent = [DASH if seconds is None else f"{1000 * seconds:.1f}" for seconds in phases]
     per_s, per_call = entry.get("images_per_s", 1 / entry["mean_s"]), entry["median_s"]
     return (label, str(size), f"{per_s:.3g}", ratio, f"{per_call:.3f}", f"{entry['forwards']:.1f}", *spent)
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *others in rows:
-        numbers = (text.rjust(width) for text, width in zip(others, widths[1:], strict=True))
-        yield "  ".join([first.ljust(widths[0]), *numbers])
