@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluators.features.base import FeatureState, FixedReference
-from evaluators.features.frechet import FrechetEvaluator, frechet_distance
+from evaluators.features.frechet import FrechetEvaluator
+from evaluators.features.frechet_statistic import frechet_distance
 from evaluators.types import Metric
 from mulosd.errors import DataError
 from tests.unit.evaluators.helpers import png, png_of, row
@@ -80,7 +81,7 @@ def test_against_scipy_and_torchmetrics(n: int) -> None:
     from scipy.linalg import sqrtm
     from torchmetrics.image.fid import FrechetInceptionDistance
 
-    from evaluators.features.frechet import frechet_through_torchmetrics
+    from evaluators.features.frechet_statistic import frechet_through_torchmetrics
 
     rng = np.random.default_rng(2)
     a = (rng.normal(0, 1, (n, 32)) @ rng.normal(0, 1, (32, 32)) + 0.5).astype(np.float32)
@@ -96,7 +97,7 @@ def test_against_scipy_and_torchmetrics(n: int) -> None:
 
 
 def test_large_feature_means_do_not_spoil_the_sums() -> None:
-    from evaluators.features.frechet import frechet_through_torchmetrics
+    from evaluators.features.frechet_statistic import frechet_through_torchmetrics
 
     rng = np.random.default_rng(3)
     a = rng.normal(50, 1, (100, 8)).astype(np.float32)
@@ -109,7 +110,7 @@ def test_merging_torchmetrics_states_after_an_update() -> None:
     """A fresh torchmetrics metric cannot take a merge (its dtype is set on update), an updated one can."""
     import torch
 
-    from evaluators.features.frechet import FrechetDistance, _FeaturesAsTheyAre, frechet_through_torchmetrics
+    from evaluators.features.frechet_statistic import FrechetDistance, _FeaturesAsTheyAre, frechet_through_torchmetrics
 
     rng = np.random.default_rng(4)
     a, b = (torch.from_numpy(rng.normal(m, 1, (30, 4)).astype(np.float32)) for m in (0, 1))
@@ -250,7 +251,7 @@ def test_the_real_network_tells_scenes_from_blur_and_noise() -> None:
     from scipy.ndimage import uniform_filter
 
     from evaluators.features.effnet import EffNetLite0Network
-    from evaluators.features.frechet import frechet_through_torchmetrics
+    from evaluators.features.frechet_statistic import frechet_through_torchmetrics
     from mulosd.scenes.render import render
     from mulosd.scenes.world import sample_scenes
 

@@ -31,7 +31,7 @@ def test_kid_is_torchmetrics_where_every_subset_is_the_whole_set() -> None:
     import torch
     from torchmetrics.image.kid import KernelInceptionDistance
 
-    from evaluators.features.frechet import _FeaturesAsTheyAre
+    from evaluators.features.frechet_statistic import _FeaturesAsTheyAre
 
     x, y = normal(40, mean=0.3), normal(40, seed=1)
     theirs = KernelInceptionDistance(feature=_FeaturesAsTheyAre(6), subsets=3, subset_size=40)
@@ -49,7 +49,7 @@ def test_kid_subsets_agree_with_torchmetrics_on_average_and_scatter_by_their_siz
     import torch
     from torchmetrics.image.kid import KernelInceptionDistance
 
-    from evaluators.features.frechet import _FeaturesAsTheyAre
+    from evaluators.features.frechet_statistic import _FeaturesAsTheyAre
 
     x, y = normal(120, mean=0.5), normal(150, seed=1)
     theirs = KernelInceptionDistance(feature=_FeaturesAsTheyAre(6), subsets=200, subset_size=30)
