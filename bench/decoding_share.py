@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from mulosd.families import card as families
-from pipelines.compare.report import track, write_report
+from pipelines.compare.report import write_report
 from pipelines.host.provenance import machine
 from pipelines.plan.shipped import find_sweep
 from pipelines.plan.sweep import load_sweep
-from pipelines.run.driver import Progress, run_sweep
+from pipelines.run.driver import run_sweep
+from pipelines.run.progress import Progress
 from pipelines.store.layout import Store
+from pipelines.tracking.log_sweep import track
 
 NOTES = "MULOSD_SHARE_NOTES"  # environment variable: a folder with one file of seconds per process
 

@@ -28,9 +28,11 @@ from mulosd.methods import DraftOnly
 from pipelines.card import measured_family
 from pipelines.card.quality import Summary, advantage, choose, distinct, gate, summarise
 from pipelines.card.vq_quality import EVALUATORS, vq_summary
-from pipelines.plan.build import Cell, build_plan
+from pipelines.plan.build import build_plan
+from pipelines.plan.cells import Cell
 from pipelines.plan.sweep import Sweep, parse_sweep
-from pipelines.run.driver import ProgressCallback, run_sweep
+from pipelines.run.driver import run_sweep
+from pipelines.run.progress import ProgressCallback
 from pipelines.store.layout import Store
 from pipelines.store.results import collect
 

@@ -17,7 +17,7 @@ from evaluators.statistics.intervals import bootstrap_mean
 from mulosd.files.publish import publish_json, read_json
 from mulosd.types import Prompt
 from pipelines.card.quality import DIGITS, summarise
-from pipelines.plan.build import key_of
+from pipelines.plan.cells import key_of
 
 BATCH = 16  # scenes per call: bounds the memory of the tokenizer's attention at 128 px
 VERSION = "1"  # raised whenever the numbers change for the same images

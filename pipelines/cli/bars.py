@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pipelines.latency.bench import BenchProgress
-from pipelines.run.driver import Progress, ProgressCallback
+from pipelines.run.progress import Progress, ProgressCallback
 
 UNITS = {"encode": "prompt", "decode": "image", "score": "chunk"}
 

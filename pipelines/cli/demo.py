@@ -6,12 +6,13 @@ from itertools import dropwhile, takewhile
 from pathlib import Path
 
 from pipelines.cli.bars import progress_bar
-from pipelines.compare.report import Report, track, write_report
+from pipelines.compare.report import Report, write_report
 from pipelines.plan.shipped import committed_tables, find_sweep
 from pipelines.plan.sweep import Sweep, load_sweep
 from pipelines.run.driver import run_sweep
 from pipelines.store.layout import Store
 from pipelines.store.results import collect, latest_bench
+from pipelines.tracking.log_sweep import track
 
 SWEEP = "demo"
 ANIMATION = "decode.gif"

@@ -124,7 +124,8 @@ def animate(out: Path, **options: Any) -> None:
 @cli_compare.power_options
 def plan(sweep: str, overrides: tuple[str, ...], limit: int | None, power: bool, **assumed: Any) -> None:
     """Print cells, chunks, sizes and cost of SWEEP (a YAML file or a shipped name); decodes nothing."""
-    from pipelines.plan.build import build_plan, describe
+    from pipelines.plan.build import build_plan
+    from pipelines.plan.describe import describe
 
     planned = build_plan(_load(sweep, overrides), limit=limit)
     lines = cli_compare.power_lines(planned, **assumed) if power else ()
@@ -155,7 +156,7 @@ def run(
 ) -> None:
     """Decode and score SWEEP into a store; the same command continues, extends or does nothing."""
     from pipelines.cli.bars import progress_bar
-    from pipelines.host.job_env import check_job_paths
+    from pipelines.cli.job_paths import check_job_paths
     from pipelines.plan.gpu_requests import parse_num_gpus
     from pipelines.run.driver import run_sweep
 
@@ -167,8 +168,9 @@ def run(
     click.echo(report.summary())
     if dry_run:
         return
-    from pipelines.compare.report import track, write_report
+    from pipelines.compare.report import write_report
     from pipelines.store.layout import Store
+    from pipelines.tracking.log_sweep import track
 
     store = Store.existing(out)
     written = write_report(store, report.sweep_key)
@@ -225,8 +227,8 @@ cli.add_command(stage)
 def track(store: Path, tracking_uri: str | None) -> None:
     """Log every sweep of the store DIR to MLflow; what is there already is left alone."""
     from mulosd.errors import EnvironmentProblem
-    from pipelines.compare.report import track as track_one
     from pipelines.store.layout import Store
+    from pipelines.tracking.log_sweep import track as track_one
 
     opened = Store.existing(store)
     for key in opened.sweep_keys():

@@ -21,7 +21,7 @@ from mulosd.errors import ConfigError, EnvironmentProblem, unknown_name
 from mulosd.methods import FILE_KNOBS
 from pipelines.host.job_env import COMMIT, DIFF
 from pipelines.host.provenance import git_state
-from pipelines.plan.build import key_of
+from pipelines.plan.cells import key_of
 from pipelines.plan.shipped import ROOT, find_sweep
 from pipelines.plan.sweep import parse_sweep, read_raw
 from pipelines.tracking.tracking_uri import check_uri, default_uri, public_uri

@@ -20,11 +20,11 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from mulosd.errors import EnvironmentProblem, UserError
-from pipelines.executors.local import Outcome, Task, Worker, run_in_worker
 from pipelines.executors.ray_pool import IN_FLIGHT, Actor, Job, Waiting
 from pipelines.plan.gpu_requests import EVERY
-from pipelines.work.conditions import EncodeTask
-from pipelines.work.decode import DecodeTask, TargetSpec, fail_chunk, is_out_of_memory
+from pipelines.work.decode import is_out_of_memory
+from pipelines.work.tasks import Outcome, ScoreTask, TargetSpec, Task
+from pipelines.work.worker import Worker, fail_task, run_in_worker
 
 log = logging.getLogger(__name__)
 
@@ -63,8 +63,8 @@ class RayExecutor:
     def map(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
         """Outcomes in completion order. Scoring comes after decoding: then the actors' devices are free again."""
         jobs = [Job(task) for task in tasks]
-        decode = [job for job in jobs if isinstance(job.task, DecodeTask | EncodeTask)]
-        score = [job for job in jobs if not isinstance(job.task, DecodeTask | EncodeTask)]
+        decode = [job for job in jobs if job.task.needs_target]
+        score = [job for job in jobs if not job.task.needs_target]
         try:
             if decode:
                 yield from self._decode(Waiting(decode))
@@ -188,15 +188,16 @@ class RayExecutor:
         if spent is None:
             return None
         text = f"the worker died {MAX_ATTEMPTS} times on {spent.task.name} ({reason})"
-        if not isinstance(spent.task, DecodeTask):
+        report = fail_task(spent.task, text)
+        if report is None:
             raise EnvironmentProblem(f"{text}; memory is the usual cause: lower batch_size.") from error
-        return Outcome(spent.task, fail_chunk(spent.task, text))
+        return Outcome(spent.task, report)
 
     def _out_of_memory(self, actor: Actor, ref: Any, error: Exception, waiting: Waiting) -> Outcome | None:
         """The job again on a new actor with half the batch; its second time becomes failed rows."""
         job = actor.jobs.pop(ref)
         task = job.task
-        assert isinstance(task, DecodeTask | EncodeTask)
+        assert not isinstance(task, ScoreTask)
         others = list(actor.jobs.values())
         self._end_actors([actor])
         waiting.put_back(others)
@@ -205,9 +206,10 @@ class RayExecutor:
             waiting.put_back([Job(replace(task, is_halved=True), attempts=1)])
             return None
         text = f"out of memory, also with half the batch of {task.batch_size} ({_first_line(error)})"
-        if isinstance(task, EncodeTask):
+        report = fail_task(task, text)
+        if report is None:
             raise EnvironmentProblem(f"{task.name}: {text}; lower batch_size or use a larger device.") from error
-        return Outcome(task, fail_chunk(task, text))
+        return Outcome(task, report)
 
     def _check_start(self) -> None:
         """Stop when there has been no worker at all for long: none can start."""

@@ -10,9 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipelines.executors.local import Task
-from pipelines.work.conditions import EncodeTask
-from pipelines.work.decode import DecodeTask, TargetSpec
+from pipelines.work.tasks import ScoreTask, TargetSpec, Task
 
 IN_FLIGHT = 2  # tasks per actor: one runs, one waits, so that no actor idles
 
@@ -87,5 +85,5 @@ class Waiting:
         return queue.popleft()
 
     def _queue(self, job: Job) -> deque[Job]:
-        assert isinstance(job.task, DecodeTask | EncodeTask)
+        assert not isinstance(job.task, ScoreTask)
         return self._queues.setdefault(job.task.target, deque())

@@ -25,18 +25,20 @@ from mulosd.errors import ConfigError
 from mulosd.files.publish import publish_json
 from mulosd.methods import SAMPLER_KNOBS, SamplerKnobs
 from mulosd.types import DecodeStats
-from pipelines.executors.local import open_executor, resolve
+from pipelines.executors.choose import open_executor
 from pipelines.host.provenance import machine as machine_facts
 from pipelines.host.provenance import processor_name, provenance, versions
 from pipelines.host.timing_lock import timing
 from pipelines.latency.forward_time import describe as describe_forward_times
 from pipelines.latency.forward_time import forward_times
-from pipelines.plan.build import Cell, Plan, Sample, build_plan, check_networks, check_weights, key_of
+from pipelines.plan.build import build_plan, check_networks, check_weights
+from pipelines.plan.cells import Cell, Plan, Sample, key_of
 from pipelines.plan.sweep import BenchSpec, Sweep
+from pipelines.run.conditions import stage_conditions
 from pipelines.store.layout import Store
 from pipelines.store.results import latest_bench
-from pipelines.work.conditions import ConditionSource, stage_conditions
 from pipelines.work.decode import condition_of
+from pipelines.work.tasks import ConditionSource, resolve
 
 log = logging.getLogger(__name__)
 

@@ -9,15 +9,12 @@ than those of one, scoring and bench runs are not in it.
 import math
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 from mulosd.errors import ConfigError
 from mulosd.methods import SamplerKnobs
 from mulosd.methods.cost import Grids, forecast
-
-if TYPE_CHECKING:
-    from pipelines.plan.build import Plan
-    from pipelines.plan.sweep import Sweep
+from pipelines.plan.cells import Plan
+from pipelines.plan.sweep import Sweep
 
 Grid = tuple[int, int]
 
@@ -47,7 +44,7 @@ def forwards_per_image(method: SamplerKnobs, grid: Grid, draft_grid: Grid | None
     return Range(known.total.low, known.total.high)
 
 
-def device_hours(plan: "Plan") -> Range | None:
+def device_hours(plan: Plan) -> Range | None:
     """Hours of one device for all images of the plan; None where `ms_per_forward` is not stated."""
     if plan.sweep.ms_per_forward is None:
         return None
@@ -59,7 +56,7 @@ def device_hours(plan: "Plan") -> Range | None:
     return total * (plan.sweep.ms_per_forward / 3.6e6)
 
 
-def check_hours(plan: "Plan") -> None:
+def check_hours(plan: Plan) -> None:
     """ConfigError where the estimate may exceed `max_hours`: its upper end counts."""
     hours, limit = device_hours(plan), plan.sweep.max_hours
     if hours is not None and limit is not None and hours.high > limit:
@@ -69,7 +66,7 @@ def check_hours(plan: "Plan") -> None:
         )
 
 
-def describe_hours(plan: "Plan") -> list[str]:
+def describe_hours(plan: Plan) -> list[str]:
     """Lines for `mulosd plan`; [] where `ms_per_forward` is not stated."""
     hours = device_hours(plan)
     if hours is None:
@@ -84,7 +81,7 @@ def describe_hours(plan: "Plan") -> list[str]:
     ]
 
 
-def _draft_grids(sweep: "Sweep") -> dict[str, Grid | None]:
+def _draft_grids(sweep: Sweep) -> dict[str, Grid | None]:
     families = import_module(sweep.families)
     sides = {target: families.load_card(target).draft_grid for target in sweep.targets}
     return {target: (side, side) if isinstance(side, int) else side for target, side in sides.items()}

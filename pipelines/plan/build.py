@@ -4,9 +4,8 @@ cell = one resolved configuration; chunk = a fixed run of `chunk_prompts` prompt
 list and never by the number of workers. No torch, ray, mlflow, datasets or pyarrow here: a plan must be cheap.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -14,109 +13,16 @@ from mulosd.errors import ConfigError, DataError
 from mulosd.families.card import Card
 from mulosd.families.encoder_facts import check_prompts, conditions_are_greedy
 from mulosd.families.latent_card import PREFIX, find_latent
-from mulosd.families.memory import memory_lines
-from mulosd.files.pin import content_of, pin_file, short_name
+from mulosd.files.pin import content_of, pin_file
 from mulosd.files.publish import canonical_json, sha256_hex
-from mulosd.methods import FILE_KNOBS, DraftOnly, SamplerKnobs, knobs_of
+from mulosd.methods import FILE_KNOBS, SamplerKnobs, knobs_of
 from mulosd.methods.cost import check_fit, draws_greedily
 from mulosd.sampling.greedy import RULE
 from mulosd.stage.manifest import KEY_SCHEMA
 from mulosd.types import Prompt
-from pipelines.plan.budget import check_hours, describe_hours
+from pipelines.plan.budget import check_hours
+from pipelines.plan.cells import Cell, Chunk, Plan, Sample, key_of, sample_id_of, seed_of
 from pipelines.plan.sweep import CHUNK_PROMPTS, Sweep
-
-KEY_DIGITS = 16  # hexadecimal digits of a cell or sweep key: 64 bits
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One image to decode."""
-
-    sample_id: str
-    prompt: Prompt
-    image_index: int
-    seed: int
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """One chunk file: all its samples, of which the first `wanted` are asked for (fewer under a limit)."""
-
-    index: int
-    all_samples: tuple[Sample, ...]
-    wanted: int
-
-    @property
-    def samples(self) -> tuple[Sample, ...]:
-        """The samples asked for."""
-        return self.all_samples[: self.wanted]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One configuration and its chunks. `config` is what `key` is the hash of; `grid` is (H, W) and `image_px` the
-    side of the images of the target."""
-
-    key: str
-    target: str
-    method: SamplerKnobs
-    config: Mapping[str, Any]
-    grid: tuple[int, int]
-    image_px: int
-    chunks: tuple[Chunk, ...]
-
-    @property
-    def knobs(self) -> dict[str, Any]:
-        """Knobs that differ from their defaults."""
-        return knobs_of(self.method)
-
-    @property
-    def label(self) -> str:
-        """`tiny-mid mulosd tau=0.2`."""
-        return " ".join(
-            [self.target, self.method.name, *(f"{k}={short_name(v)}" for k, v in sorted(self.knobs.items()))]
-        )
-
-    @property
-    def n_samples(self) -> int:
-        """Images asked for."""
-        return sum(chunk.wanted for chunk in self.chunks)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A sweep resolved against prompts and cards. `limit` is the number of prompts, or None for all."""
-
-    sweep: Sweep
-    sweep_key: str
-    cells: tuple[Cell, ...]
-    prompts: tuple[Prompt, ...]
-    limit: int | None
-
-    @property
-    def n_samples(self) -> int:
-        """Images of all cells."""
-        return sum(cell.n_samples for cell in self.cells)
-
-    def cell(self, cell_key: str) -> Cell:
-        """The cell with this key."""
-        return next(cell for cell in self.cells if cell.key == cell_key)
-
-
-def sample_id_of(prompt: Prompt, image_index: int) -> str:
-    """`<benchmark>/<prompt_id>/<image_index>`."""
-    return f"{prompt.benchmark}/{prompt.prompt_id}/{image_index}"
-
-
-def seed_of(base_seed: int, sample_id: str) -> int:
-    """The seed of a sample: the first 63 bits of sha256 over base seed and id, so it fits int64 >= 0."""
-    digest = hashlib.sha256(canonical_json([base_seed, sample_id])).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
-
-
-def key_of(config: Any) -> str:
-    """The key of a resolved configuration: sha256 of its canonical JSON, 16 hexadecimal digits."""
-    return hashlib.sha256(canonical_json(config)).hexdigest()[:KEY_DIGITS]
 
 
 def build_plan(sweep: Sweep, *, limit: int | None = None) -> Plan:
@@ -249,42 +155,6 @@ def check_network(method: SamplerKnobs, ratio: int | None) -> None:
         load_network(knobs_of(method).get("sr_model"), ratio)
 
 
-def describe(plan: Plan, cached: Mapping[str, int] | None = None) -> str:
-    """Text for `mulosd plan`: the sweep, its cells and sizes; `cached` is cell key -> staged images."""
-    sweep = plan.sweep
-    per_cell = plan.cells[0]
-    lines = [
-        f"sweep {sweep.name} ({plan.sweep_key}): {len(plan.cells)} cells × {per_cell.n_samples} images"
-        f" in {len(per_cell.chunks)} chunks = {plan.n_samples} images",
-        f"prompts: {_pairs(sweep.prompts)} ({len(plan.prompts)} in all"
-        + (f", the first {plan.limit} used)" if plan.limit is not None else ")"),
-        f"base seed {sweep.base_seed}, batch size {sweep.batch_size}, {sweep.device} {sweep.dtype},"
-        f" at most {sweep.max_failed} failed images",
-        f"evaluators: {', '.join(sweep.evaluators) or 'none'}",
-    ]
-    if sweep.bench:
-        spec, sizes = sweep.bench, ", ".join(map(str, sweep.bench.batches))
-        lines.append(f"bench: {spec.prompts} prompts after {spec.warmup} for warm-up, in batches of {sizes}")
-    lines += describe_hours(plan) + describe_weights(sweep)
-    for cell in plan.cells:
-        done = "" if cached is None else f"  {min(cached.get(cell.key, 0), cell.n_samples)}/{cell.n_samples} cached"
-        lines.append(f"  {cell.key}  {cell.label}{done}")
-    return "\n".join(lines)
-
-
-def describe_weights(sweep: Sweep) -> list[str]:
-    """Lines for `mulosd plan`: memory that each target needs, and weights that are not there yet."""
-    families = import_module(sweep.families)
-    lines = []
-    drafters = {method.drafter for method in sweep.methods if isinstance(method, DraftOnly)}
-    for card in map(families.load_card, sweep.targets):
-        if isinstance(card, Card):  # fakes of tests have no weights
-            lines += memory_lines(card, dtype=sweep.dtype, batch_size=sweep.batch_size, drafters=drafters)
-            if card.missing:
-                lines.append(f"!! {card.fetch_hint} Its keys below are provisional: they hash the weights.")
-    return lines
-
-
 def _sample(prompt: Prompt, image_index: int, base_seed: int) -> Sample:
     sample_id = sample_id_of(prompt, image_index)
     return Sample(sample_id, prompt, image_index, seed_of(base_seed, sample_id))
@@ -301,7 +171,3 @@ def _check_prompts(prompts: Sequence[Prompt]) -> None:
                 f"prompt id {prompt.prompt_id!r} of {prompt.benchmark} occurs twice; make the ids unique."
             )
         seen.add(name)
-
-
-def _pairs(spec: Mapping[str, Any]) -> str:
-    return " ".join(f"{key}={value}" for key, value in spec.items())

@@ -16,12 +16,15 @@ from typing import Any
 from mulosd.errors import UserError
 from mulosd.methods import knobs_of
 from mulosd.stage.manifest import FileEntry
-from pipelines.executors.local import Executor, open_executor
+from pipelines.executors.choose import open_executor
 from pipelines.host.provenance import provenance
 from pipelines.host.signals import stop_on_sigterm
 from pipelines.plan import gpu_requests as resources
-from pipelines.plan.build import Cell, Plan, build_plan, check_networks, check_weights
+from pipelines.plan.build import build_plan, check_networks, check_weights
+from pipelines.plan.cells import Cell, Plan
 from pipelines.plan.sweep import Sweep
+from pipelines.run.conditions import staged_tasks
+from pipelines.run.progress import Progress, ProgressCallback
 from pipelines.run.progress_file import progress_file
 from pipelines.run.score_jobs import (
     Basis,
@@ -34,35 +37,11 @@ from pipelines.run.score_jobs import (
     score_tasks,
 )
 from pipelines.store.layout import Store, is_complete
-from pipelines.work.conditions import staged_tasks
-from pipelines.work.decode import ChunkReport, DecodeTask, TargetSpec, check_recorded
-from pipelines.work.score import EvaluatorSpec
+from pipelines.work.decode import check_recorded
 from pipelines.work.scorers import scorer_spec
+from pipelines.work.tasks import ChunkReport, DecodeTask, EvaluatorSpec, Executor, TargetSpec
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands. stage "encode" counts conditions, "decode" images, "score" chunk states.
-
-    done includes cached; `running` is what is left of the stage.
-    """
-
-    stage: str
-    done: int
-    total: int
-    cached: int
-    failed: int
-    label: str = ""
-
-    @property
-    def running(self) -> int:
-        """What is still to do."""
-        return self.total - self.done
-
-
-ProgressCallback = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mulosd.files.publish import publish_bytes
-
-if TYPE_CHECKING:
-    from pipelines.run.driver import Progress, ProgressCallback
+from pipelines.run.progress import Progress, ProgressCallback
 
 NAME = "progress.json"
 MIN_INTERVAL_S = 2.0  # between two writes; each waits for the disk
@@ -29,12 +27,12 @@ MIN_INTERVAL_S = 2.0  # between two writes; each waits for the disk
 
 @contextmanager
 def progress_file(
-    folder: Path, *, then: "ProgressCallback", clock: Callable[[], float] = time.monotonic
-) -> Iterator["ProgressCallback"]:
+    folder: Path, *, then: ProgressCallback, clock: Callable[[], float] = time.monotonic
+) -> Iterator[ProgressCallback]:
     """A callback that keeps `folder`/progress.json up to date and passes everything on to `then`."""
     writer = _Writer(folder / NAME, clock)
 
-    def show(at: "Progress") -> None:
+    def show(at: Progress) -> None:
         writer.show(at)
         then(at)
 
@@ -51,14 +49,14 @@ class _Writer:
     path: Path
     clock: Callable[[], float]
     started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
-    latest: "Progress | None" = None
+    latest: Progress | None = None
     stage_began: float = 0.0
     written: float = 0.0
 
     def __post_init__(self) -> None:
         self.began = self.clock()
 
-    def show(self, at: "Progress") -> None:
+    def show(self, at: Progress) -> None:
         now = self.clock()
         is_new = self.latest is None or self.latest.stage != at.stage
         if is_new:

@@ -18,12 +18,12 @@ from evaluators.types import Metric
 from mulosd.errors import DataError
 from mulosd.files.publish import publish_json, read_json
 from mulosd.stage.manifest import MANIFEST
-from pipelines.executors.local import resolve
-from pipelines.plan.build import Cell, key_of
+from pipelines.plan.cells import Cell, key_of
 from pipelines.store.layout import Store
-from pipelines.work.score import EvaluatorSpec, ScoreTask, StateReport, load_state
+from pipelines.store.scores import METRICS, score_folder
+from pipelines.work.score import load_state
+from pipelines.work.tasks import EvaluatorSpec, ScoreTask, StateReport, resolve
 
-METRICS = "metrics.json"
 Basis = tuple[tuple[int, str, int], ...]  # (chunk, sha256 of its file, rows used) in chunk order
 
 
@@ -86,12 +86,6 @@ def score_jobs(
             jobs += [shared, *rest]
         jobs += own
     return jobs
-
-
-def score_folder(store: Store, cell_key: str, evaluator: Any) -> Path:
-    """`<evaluator>-<hash>`: another version, protocol or weights never meets these numbers."""
-    identity = key_of({"version": evaluator.version, "protocol": evaluator.protocol()})
-    return store.cell_dir(cell_key) / "scores" / f"{evaluator.name}-{identity}"
 
 
 def basis_of(store: Store, cell: Cell) -> Basis:
@@ -165,14 +159,6 @@ def finish_job(job: ScoreJob, *, current_chunks: frozenset[str]) -> list[Metric]
         publish_json(job.folder / MANIFEST, {"files": {}})  # its states lie with the source
     publish_json(path, {**header, "results": results})
     return metrics
-
-
-def read_metrics(folder: Path, digest: str) -> dict[str, dict[str, Any]]:
-    """Metric name -> its JSON form for one basis; DataError where the score is gone."""
-    results = read_json(folder / METRICS)["results"]
-    if digest not in results:
-        raise DataError(f"{folder} no longer holds this sweep's score (its images were replaced); run the sweep again.")
-    return {metric["name"]: metric for metric in results[digest]["metrics"]}
 
 
 def _stale(job: ScoreJob) -> list[tuple[int, str, int]]:

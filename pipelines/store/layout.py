@@ -19,7 +19,7 @@ from typing import Any
 from mulosd.errors import ConfigError, DataError, EnvironmentProblem
 from mulosd.files.publish import publish_json, publish_over, read_json
 from mulosd.stage.manifest import FileEntry, chunk_name, chunk_path, read_manifest, write_manifest
-from pipelines.plan.build import Cell, Chunk
+from pipelines.plan.cells import Cell, Chunk
 from pipelines.store.lease import Lease, hold
 
 LOCK = ".lock"

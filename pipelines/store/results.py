@@ -7,8 +7,8 @@ from typing import Any
 from dashboards.rows import CellRow, Picture
 from mulosd.errors import DataError, unknown_name
 from mulosd.types import COUNTERS
-from pipelines.run.score_jobs import read_metrics
 from pipelines.store.layout import Store
+from pipelines.store.scores import read_metrics
 
 
 def collect(

@@ -11,9 +11,9 @@ from mulosd.stage.manifest import MANIFEST, read_manifest
 from mulosd.stage.prune import STALE_S, Removable, leftovers, removable, unused_conditions
 from mulosd.stage.repair import QUARANTINE, Action, repair_cell, repair_conditions
 from mulosd.stage.verify import Problem
-from pipelines.run.score_jobs import METRICS
 from pipelines.store.layout import CONDITIONS, LOCK, Store
 from pipelines.store.lease import Locked, hold
+from pipelines.store.scores import METRICS
 
 
 @dataclass(frozen=True)

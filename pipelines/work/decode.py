@@ -7,80 +7,17 @@ depend on what was done before: a batch is kept when all its rows are there, and
 import logging
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from mulosd.errors import DataError, UserError
-from mulosd.methods import SamplerKnobs
 from mulosd.stage.manifest import FileEntry
 from mulosd.types import Decoded
-from pipelines.plan.build import Chunk, Sample
-
-if TYPE_CHECKING:
-    from pipelines.work.conditions import ConditionSource
+from pipelines.plan.cells import Sample
+from pipelines.work.tasks import ChunkReport, ConditionSource, DecodeTask, Target
 
 log = logging.getLogger(__name__)
-
-
-class Target(Protocol):
-    """What decoding needs of a loaded target."""
-
-    def decode(
-        self,
-        prompts: Sequence[str],
-        seeds: Sequence[int],
-        method: SamplerKnobs,
-        *,
-        frames: bool = False,
-        condition: Any = None,
-    ) -> list[Decoded]:
-        """One image per prompt; condition: what an encoder made of the prompts before, where it has its own stage."""
-        ...
-
-
-@dataclass(frozen=True)
-class TargetSpec:
-    """How a worker loads a target: `module:attribute` called as loader(target_id, device=..., dtype=...)."""
-
-    loader: str
-    target_id: str
-    device: str
-    dtype: str
-
-
-@dataclass(frozen=True)
-class DecodeTask:
-    """One chunk of one cell to decode into `path`. entry: the manifest's entry of a chunk file that is there.
-
-    is_halved: its worker ran out of memory before, so every batch is decoded in two halves. conditions: where those of
-    its prompts are staged; None: the target makes them itself.
-    """
-
-    cell_key: str
-    label: str
-    target: TargetSpec
-    method: SamplerKnobs
-    chunk: Chunk
-    batch_size: int
-    path: str
-    entry: FileEntry | None = None
-    is_halved: bool = False
-    conditions: "ConditionSource | None" = None
-
-    @property
-    def name(self) -> str:
-        return f"{self.label} chunk {self.chunk.index}"
-
-
-@dataclass(frozen=True)
-class ChunkReport:
-    """What became of a chunk: its manifest entry, images decoded and kept, failed samples with their error texts."""
-
-    entry: FileEntry
-    decoded: int
-    kept: int
-    failures: tuple[tuple[str, str], ...]
 
 
 def decode_chunk(task: DecodeTask, target: Target) -> ChunkReport:
@@ -210,7 +147,7 @@ def _decode_together(task: DecodeTask, target: Target, batch: Sequence[Sample]) 
     return [sample_row(_staged(s, decoded, None, len(batch))) for s, decoded in zip(batch, images, strict=True)]
 
 
-def condition_of(source: "ConditionSource | None", samples: Sequence[Sample]) -> dict[str, Any]:
+def condition_of(source: ConditionSource | None, samples: Sequence[Sample]) -> dict[str, Any]:
     """The `condition` argument of `Target.decode` for these samples; {} where the target encodes by itself."""
     if source is None:
         return {}

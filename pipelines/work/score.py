@@ -6,13 +6,12 @@ so that a shared store cannot run code.
 
 import io
 import pickle
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mulosd.errors import DataError
 from mulosd.files.publish import publish_bytes, sha256_hex
-from mulosd.stage.manifest import FileEntry
+from pipelines.work.tasks import ScoreTask, StateReport
 
 STATE_MODULES = ("evaluators",)
 _PLAIN = {
@@ -22,50 +21,6 @@ _PLAIN = {
     "numpy._core.multiarray": {"_reconstruct", "scalar"},
     "numpy._core.numeric": {"_frombuffer"},
 }
-
-
-@dataclass(frozen=True)
-class EvaluatorSpec:
-    """How a worker builds an evaluator: `module:attribute` called as builder(name, **context)."""
-
-    builder: str
-    name: str
-    context: tuple[tuple[str, Any], ...] = ()
-
-
-@dataclass(frozen=True)
-class ScoreTask:
-    """Score the first `rows` rows of a chunk file into the state file `out`."""
-
-    cell_key: str
-    label: str
-    evaluator: EvaluatorSpec
-    index: int
-    chunk_path: str
-    entry: FileEntry
-    rows: int
-    out: str
-    extra_modules: tuple[str, ...] = field(default=())
-
-    @property
-    def name(self) -> str:
-        return f"{self.label} {self.evaluator.name} chunk {self.index}"
-
-
-@dataclass(frozen=True)
-class StateReport:
-    """A published state: which rows of which chunk content it rests on, and its digest."""
-
-    name: str
-    index: int
-    chunk_sha256: str
-    rows: int
-    sha256: str
-
-    @property
-    def basis(self) -> tuple[int, str, int]:
-        """What the state was computed from."""
-        return (self.index, self.chunk_sha256, self.rows)
 
 
 def score_chunk(task: ScoreTask, evaluator: Any) -> StateReport:

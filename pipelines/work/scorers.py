@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from evaluators.types import Metric, Row
-from pipelines.work.score import EvaluatorSpec
+from pipelines.work.tasks import EvaluatorSpec
 
 # Raised whenever SceneReference draws the same scene differently.
 REFERENCE_VERSION = "1"

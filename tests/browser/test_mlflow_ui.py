@@ -13,9 +13,10 @@ from urllib.parse import quote
 
 import pytest
 
-from pipelines.compare.report import track, write_report
+from pipelines.compare.report import write_report
 from pipelines.run.driver import run_sweep
 from pipelines.store.layout import Store
+from pipelines.tracking.log_sweep import track
 from pipelines.tracking.tracking_uri import default_uri
 from tests import fakes
 

@@ -46,6 +46,7 @@ _LAZY_TARGET = re.compile(r"^([a-z_][\w]*(?:\.\w+)*):[A-Za-z_]\w*$")
 class Import(NamedTuple):
     line: int
     names: tuple[str, ...]  # readings of one import; it is allowed when any of them is
+    is_registered: bool = False  # a registry target, resolved when it is first used
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def imports_of(source: str, package: str) -> Iterator[Import]:
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             match = _LAZY_TARGET.match(node.value)
             if match and match[1].split(".")[0] in (*PROJECT, *OWNERS):
-                yield Import(node.lineno, (match[1],))
+                yield Import(node.lineno, (match[1],), is_registered=True)
 
 
 def violations(path: Path, root: Path, *, as_module: str | None = None) -> list[Violation]:

@@ -8,7 +8,8 @@ from click.testing import CliRunner
 
 from mulosd.errors import ConfigError
 from pipelines.cli.main import cli
-from pipelines.plan.build import Plan, build_plan
+from pipelines.plan.build import build_plan
+from pipelines.plan.cells import Plan
 from pipelines.plan.sweep import load_sweep
 from tests.table1 import RUNNABLE, WAITING
 

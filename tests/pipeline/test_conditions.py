@@ -18,8 +18,8 @@ from pipelines.run import driver
 from pipelines.run.driver import RunFailed, run_sweep
 from pipelines.store.layout import Store
 from pipelines.store.upkeep import prune_store, repair_store
-from pipelines.work.conditions import EncodeTask, encode_chunk
-from pipelines.work.decode import TargetSpec
+from pipelines.work.encode import encode_chunk
+from pipelines.work.tasks import EncodeTask, TargetSpec
 from tests import fakes
 from tests.fakes import toy_sweep
 
@@ -112,7 +112,7 @@ def test_stopped_between_publishing_and_recording(
 ) -> None:
     out = tmp_path / "store"
     with monkeypatch.context() as patch:
-        patch.setattr("pipelines.work.conditions.write_manifest", None)
+        patch.setattr("pipelines.run.conditions.write_manifest", None)
         with pytest.raises(TypeError):
             run_sweep(toy_sweep(target="fake-t5"), out=out)
     assert [path.name for path in folder_of(out).glob("*.parquet")] == ["chunk-00000.parquet"]

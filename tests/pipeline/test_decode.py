@@ -13,7 +13,8 @@ from mulosd.errors import DataError
 from mulosd.stage.read import read_rows
 from mulosd.types import Decoded
 from pipelines.plan.build import build_plan
-from pipelines.work.decode import DecodeTask, TargetSpec, decode_chunk, fail_chunk, is_out_of_memory
+from pipelines.work.decode import decode_chunk, fail_chunk, is_out_of_memory
+from pipelines.work.tasks import DecodeTask, TargetSpec
 from tests.fakes import FakeTarget, toy_sweep
 
 

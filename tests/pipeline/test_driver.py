@@ -12,12 +12,14 @@ from mulosd.files.publish import publish_json, read_json
 from mulosd.stage.manifest import chunk_path, read_manifest
 from mulosd.stage.read import iter_cell
 from mulosd.stage.verify import verify_store
-from pipelines.executors.local import InProcessExecutor, Outcome
+from pipelines.executors.local import InProcessExecutor
 from pipelines.plan.build import build_plan
 from pipelines.run import driver
-from pipelines.run.driver import Progress, RunFailed, run_sweep
+from pipelines.run.driver import RunFailed, run_sweep
+from pipelines.run.progress import Progress
 from pipelines.store.layout import Store
 from pipelines.store.results import collect, pictures
+from pipelines.work.tasks import Outcome
 from tests import fakes
 from tests.fakes import toy_sweep
 
@@ -119,7 +121,7 @@ class StopAfter(InProcessExecutor):
 
 def test_a_stopped_run_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("pipelines.executors.local.InProcessExecutor", StopAfter)
+        patch.setattr("pipelines.executors.choose.InProcessExecutor", StopAfter)
         with pytest.raises(KeyboardInterrupt):
             run_sweep(toy_sweep(), out=tmp_path / "stopped")
     assert [p for p in verify_store(tmp_path / "stopped") if "is not in the manifest" in str(p)]

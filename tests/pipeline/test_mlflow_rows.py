@@ -17,9 +17,10 @@ from evaluators.types import Metric
 from mulosd.errors import DataError, EnvironmentProblem, UserError
 from pipelines.cli.main import cli
 from pipelines.compare.cell_rows import FILE_NAME, SweepResults, decode, encode
-from pipelines.compare.report import read_results, results_table, track, write_report
+from pipelines.compare.report import read_results, results_table, write_report
 from pipelines.run.driver import run_sweep
 from pipelines.store.layout import Store
+from pipelines.tracking.log_sweep import track
 from pipelines.tracking.mlflow_rows import results_from_mlflow
 from pipelines.tracking.tracking_uri import default_uri
 from tests import fakes

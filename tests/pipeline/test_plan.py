@@ -12,7 +12,9 @@ from mulosd.errors import ConfigError
 from mulosd.methods import AR, DraftOnly, MuLoSD, SamplerKnobs
 from mulosd.types import Prompt
 from pipelines.plan import build as plans
-from pipelines.plan.build import Plan, build_plan, cell_config, cut_chunks, describe, key_of, sample_id_of, seed_of
+from pipelines.plan.build import build_plan, cell_config, cut_chunks
+from pipelines.plan.cells import Plan, key_of, sample_id_of, seed_of
+from pipelines.plan.describe import describe
 from tests import fakes
 from tests.fakes import toy_sweep
 

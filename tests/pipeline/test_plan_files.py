@@ -9,7 +9,8 @@ from mulosd.errors import ConfigError, DataError, UserError
 from mulosd.methods import DraftOnly, MuLoSD, build_method
 from pipelines.cluster.submit import sweep_job
 from pipelines.latency.bench import run_bench
-from pipelines.plan.build import Plan, build_plan, check_networks, pin_files
+from pipelines.plan.build import build_plan, check_networks, pin_files
+from pipelines.plan.cells import Plan
 from pipelines.plan.sweep import load_sweep, parse_sweep
 from pipelines.run.driver import run_sweep
 from tests.fakes import SWEEP, toy_sweep

@@ -8,7 +8,8 @@ import pytest
 
 from pipelines.plan.build import build_plan
 from pipelines.run import progress_file as module
-from pipelines.run.driver import Progress, RunFailed, run_sweep
+from pipelines.run.driver import RunFailed, run_sweep
+from pipelines.run.progress import Progress
 from pipelines.run.progress_file import progress_file
 from tests import fakes
 from tests.fakes import toy_sweep

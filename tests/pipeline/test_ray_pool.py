@@ -11,7 +11,7 @@ from mulosd.errors import DataError, EnvironmentProblem
 from pipelines.executors.ray_executor import MAX_ATTEMPTS, RayExecutor
 from pipelines.executors.ray_pool import Actor, Job, Waiting
 from pipelines.plan.build import build_plan
-from pipelines.work.decode import DecodeTask, TargetSpec
+from pipelines.work.tasks import DecodeTask, TargetSpec
 from tests.fakes import toy_sweep
 
 A, B = (TargetSpec("tests.fakes:load_target", name, "cpu", "float32") for name in ("fake-a", "fake-b"))

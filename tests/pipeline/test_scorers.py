@@ -13,7 +13,8 @@ from mulosd.scenes.world import scene_from_json
 from mulosd.stage.verify import verify_store
 from mulosd.types import Decoded, Prompt
 from pipelines.plan.sweep import REGISTRY, Sweep, parse_sweep
-from pipelines.run.driver import Progress, run_sweep
+from pipelines.run.driver import run_sweep
+from pipelines.run.progress import Progress
 from pipelines.store.results import collect
 from pipelines.work.scorers import build_scorer
 from tests import fakes

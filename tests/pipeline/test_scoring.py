@@ -15,8 +15,8 @@ from mulosd.errors import DataError
 from mulosd.files.publish import sha256_hex
 from pipelines.plan.build import build_plan
 from pipelines.run.driver import run_sweep
-from pipelines.run.score_jobs import read_metrics
 from pipelines.store.results import collect
+from pipelines.store.scores import read_metrics
 from pipelines.work.score import load_state
 from tests.fakes import toy_sweep
 

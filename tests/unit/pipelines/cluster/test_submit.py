@@ -8,10 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from mulosd.errors import ConfigError
+from pipelines.cli.job_paths import check_job_paths
 from pipelines.cli.main import cli
 from pipelines.cluster.submit import ADDRESS, ADDRESS_VARIABLES, resolve_address, sweep_job
 from pipelines.cluster.upload import examine
-from pipelines.host.job_env import JOB_CONFIG, check_job_paths
+from pipelines.host.job_env import JOB_CONFIG
 from pipelines.host.provenance import git_state
 
 ROOT = Path(__file__).parents[4]

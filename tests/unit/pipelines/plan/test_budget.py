@@ -8,7 +8,8 @@ from mulosd.errors import ConfigError
 from mulosd.methods import AR, DraftOnly, MuLoSD, SamplerKnobs, ZipAR
 from pipelines.plan import build as plans
 from pipelines.plan.budget import check_hours, describe_hours, device_hours, forwards_per_image
-from pipelines.plan.build import Plan, build_plan
+from pipelines.plan.build import build_plan
+from pipelines.plan.cells import Plan
 from tests import fakes
 from tests.fakes import toy_sweep
 from tests.unit.decoding import toys

@@ -1,0 +1,29 @@
+"""Log one sweep of a store and its report to MLflow."""
+
+from pipelines.compare.cell_rows import FILE_NAME, encode
+from pipelines.compare.report import read_results
+from pipelines.store.layout import Store
+from pipelines.store.results import resolve_sweep
+
+
+def track(store: Store, sweep_key: str | None = None, *, tracking_uri: str | None = None) -> bool:
+    """Log a sweep and its report to MLflow; False when the tracking store could not be reached."""
+    from mulosd.files.publish import publish_bytes
+    from pipelines.tracking.sweep_facts import dataset_of, facts_of
+    from pipelines.tracking.track import SweepMeta, track_sweep
+
+    key = resolve_sweep(store, sweep_key)
+    folder, record = store.sweep_dir(key), store.read_sweep(key)
+    results = read_results(store, key)
+    publish_bytes(folder / FILE_NAME, encode(results))  # `mulosd table --from mlflow` reads it
+    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("table.*"))}
+    meta = SweepMeta(
+        sweep_key=key,
+        name=record["name"],
+        facts=facts_of(record),
+        texts=texts,
+        files=(*sorted(folder.glob("*.png")), folder / FILE_NAME),
+        note=texts.get("table.md", ""),
+        dataset=dataset_of(store, record),
+    )
+    return track_sweep(results.rows, meta, store_dir=store.root, tracking_uri=tracking_uri) is not None
