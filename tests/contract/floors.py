@@ -33,7 +33,8 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("registry",),
     ),
     "dashboards": (
-        ("drawing", "rows"),
+        ("drawing", "numbers", "rows"),
+        ("markdown",),
         ("animation", "card", "gallery", "table"),
         ("plots", "regions", "render"),
         ("pair",),
