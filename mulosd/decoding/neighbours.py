@@ -6,7 +6,6 @@ $XDG_CACHE_HOME/mulosd (else ~/.cache/mulosd), are named after the codebook's co
 
 import hashlib
 import logging
-import os
 from pathlib import Path
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from mulosd.decoding.verify import nearest_codes
 from mulosd.errors import EnvironmentProblem
+from mulosd.files.home import cache_home
 from mulosd.files.publish import publish_bytes
 
 LOG = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def neighbour_table(codebook: Tensor, pool_k: int) -> Tensor:
 
 def cache_folder() -> Path:
     """$XDG_CACHE_HOME/mulosd, else ~/.cache/mulosd."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mulosd"
+    return cache_home() / "mulosd"
 
 
 def _computed(codebook: Tensor, width: int) -> Tensor:

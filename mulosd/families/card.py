@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mulosd.errors import DataError, unknown_name
+from mulosd.files.home import home
 
 SHIPPED = ("tiny",)  # families whose weights are part of the package
 WEIGHTS = "MULOSD_WEIGHTS"  # environment variable: the folder of the converted families
@@ -122,7 +123,7 @@ class Card:
 
 def weights_folder() -> Path:
     """Where converted families lie: $MULOSD_WEIGHTS, else ~/.cache/mulosd."""
-    return Path(os.environ.get(WEIGHTS) or Path.home() / ".cache" / "mulosd").absolute()
+    return Path(os.environ.get(WEIGHTS) or home() / ".cache" / "mulosd").absolute()
 
 
 def family_folder(family: str) -> Path:

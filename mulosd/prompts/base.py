@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -42,7 +43,7 @@ def required_path(spec: Spec, what: str) -> Path:
     path = spec.get("path")
     if not isinstance(path, str | Path) or not str(path):
         raise ConfigError(f"prompts {spec['name']}: path = {path!r} is not allowed; give {what}.")
-    return Path(path).expanduser()
+    return Path(os.path.expanduser(path))  # a home that is not there stays as it is written, and is not found
 
 
 def read_lines(path: Path, what: str) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from mulosd.errors import UserError
+from mulosd.files.home import home
 from mulosd.training.stages import CHOICES
 from pipelines.cli import checkpoints as cli_checkpoints
 from pipelines.cli import compare as cli_compare
@@ -45,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Entry point; ends the process with the exit codes above."""
     # Read when torch loads its threads: waiting ones must not spin beside a busy core.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    os.environ.setdefault("HOME", str(home()))  # libraries end in a traceback where there is none
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without a dash, or a lone surrogate: "?", no traceback
             stream.reconfigure(errors="replace")

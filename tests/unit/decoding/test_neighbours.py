@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mulosd.decoding import neighbours, verify
-from mulosd.decoding.neighbours import NeighbourTable, cache_folder, neighbour_table
+from mulosd.decoding.neighbours import NeighbourTable, neighbour_table
 from tests.unit.decoding.test_verify import random_codebook
 
 CODES = 64
@@ -110,8 +110,3 @@ def test_ids_are_as_narrow_as_they_can_be(codes: int, dtype: torch.dtype, monkey
     table = neighbour_table(torch.zeros(codes, 1), 1)
     assert table.dtype == dtype
     assert torch.equal(table[:, 0].long(), torch.arange(codes))
-
-
-def test_the_default_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_folder() == Path.home() / ".cache" / "mulosd"
