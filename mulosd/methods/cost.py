@@ -40,11 +40,14 @@ class Grids(NamedTuple):
 class Range:
     """low to high; equal where the number is known."""
 
-    low: int
-    high: int
+    low: float
+    high: float
 
     def __add__(self, other: "Range") -> "Range":
         return Range(self.low + other.low, self.high + other.high)
+
+    def __mul__(self, factor: float) -> "Range":
+        return Range(self.low * factor, self.high * factor)
 
 
 @dataclass(frozen=True)

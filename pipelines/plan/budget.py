@@ -7,30 +7,15 @@ than those of one, scoring and bench runs are not in it.
 """
 
 import math
-from dataclasses import dataclass
 from importlib import import_module
 
 from mulosd.errors import ConfigError
 from mulosd.methods import SamplerKnobs
-from mulosd.methods.cost import Grids, forecast
+from mulosd.methods.cost import Grids, Range, forecast
 from pipelines.plan.cells import Plan
 from pipelines.plan.sweep import Sweep
 
 Grid = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Range:
-    """low to high; equal where the number is known."""
-
-    low: float
-    high: float
-
-    def __add__(self, other: "Range") -> "Range":
-        return Range(self.low + other.low, self.high + other.high)
-
-    def __mul__(self, factor: float) -> "Range":
-        return Range(self.low * factor, self.high * factor)
 
 
 def forwards_per_image(method: SamplerKnobs, grid: Grid, draft_grid: Grid | None) -> Range:
@@ -41,14 +26,14 @@ def forwards_per_image(method: SamplerKnobs, grid: Grid, draft_grid: Grid | None
     known = forecast(method, Grids(*grid, *(draft_grid or (0, 0))))
     if known is None:
         raise ConfigError(f"{method.name} has no forward count to estimate from; leave out ms_per_forward.")
-    return Range(known.total.low, known.total.high)
+    return known.total
 
 
 def device_hours(plan: Plan) -> Range | None:
     """Hours of one device for all images of the plan; None where `ms_per_forward` is not stated."""
     if plan.sweep.ms_per_forward is None:
         return None
-    total = Range(0.0, 0.0)
+    total = Range(0, 0)
     draft_grids = _draft_grids(plan.sweep)
     for cell in plan.cells:
         batches = sum(math.ceil(chunk.wanted / plan.sweep.batch_size) for chunk in cell.chunks)
