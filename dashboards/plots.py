@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dashboards.drawing import literal
-from dashboards.table import CONTROLS, Column, Table, TableRow
+from dashboards.table import CONTROLS, Column, Estimate, Table, TableRow
 from mulosd.errors import DataError
 from mulosd.files.pin import short_name
 from mulosd.files.publish import publish_bytes
-from mulosd.types import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

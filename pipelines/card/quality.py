@@ -13,8 +13,8 @@ from typing import Any
 
 from evaluators.geneval import TASKS
 from evaluators.statistics import intervals as statistics
+from evaluators.statistics.intervals import Estimate
 from mulosd.errors import DataError
-from mulosd.types import Estimate
 
 Values = Mapping[str, float]
 Metrics = Mapping[str, Mapping[str, Any]]

@@ -51,6 +51,8 @@ def start(sweep: str, env: Sequence[str], address: str | None, no_wait: bool, dr
     server = resolve_address(address)
     for line in examine(job.working_dir).lines():
         click.echo(line)
+    for name, file in job.added.items():
+        click.echo(f"  and {file} as {name}")
     click.echo(f"{server}: {shlex.join(job.entrypoint)}")
     if dry_run:
         return 0

@@ -1,6 +1,6 @@
 """Sweeps as Ray jobs: `mulosd submit` around Ray's job client.
 
-    submit(job, address)   upload the working directory, start the driver, return the submission id
+    submit(job, address)   upload the working directory and start the driver, return the submission id
     follow(id, address)    print its log, wait for its end however the log ends, return the driver's exit code
 
 The driver is `mulosd run` with absolute paths. Ray does not retry a job: submit again, and the run continues.
@@ -16,9 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 from mulosd.errors import ConfigError, EnvironmentProblem, unknown_name
+from mulosd.families.card import WEIGHTS
 from mulosd.methods import FILE_KNOBS
+from pipelines.cluster.upload import examine, free_name, upload_folder
+from pipelines.executors.ray_start import MODE, WANTS_TOKEN
 from pipelines.host.job_env import COMMIT, DIFF
 from pipelines.host.provenance import git_state
 from pipelines.plan.cells import key_of
@@ -38,12 +42,16 @@ POLL_S = 1.0
 STOP_S = 60.0
 PATIENCE_S = 60.0
 NO_AGENT = "No available agent"  # the words of Ray's job server
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 STOPPED_CODE = 143  # as a shell reports SIGTERM
 
 
 @dataclass(frozen=True)
 class Job:
-    """A driver to start: its command, the folder to send, what to note about it, and environment variables."""
+    """A driver to start: its command, the folder to send, what to note about it, and environment variables.
+
+    added: name in the upload -> file that the folder lacks or that Ray would leave out.
+    """
 
     entrypoint: tuple[str, ...]
     working_dir: Path
@@ -51,6 +59,7 @@ class Job:
     metadata: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     driver_cpus: float = 0
+    added: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def prefix(self) -> str:
@@ -72,20 +81,24 @@ def sweep_job(
 ) -> Job:
     """The job of a sweep, checked here as far as it can be: everything that a path says is absolute.
 
-    working_dir: by default the checkout that this code runs from, or else the folder of the sweep file. The sweep must
-    lie in it, or be a shipped one. ConfigError for what is wrong.
+    working_dir: by default the checkout that this code runs from, or else the folder of the sweep file. A sweep that is
+    not among what Ray sends of it is added to the upload. ConfigError for what is wrong.
     """
-    path = find_sweep(sweep).absolute()
+    path = find_sweep(sweep).resolve()
     raw = read_raw(path, overrides)
     loaded = parse_sweep(raw, where=str(path))
     is_checkout = (ROOT / "pyproject.toml").is_file()
-    folder = (working_dir or (ROOT if is_checkout else path.parent)).absolute()
-    command = [*PROGRAM, "run", _in_job(path, folder), "--out", str(out.absolute()), "--executor", "ray", "--quiet"]
+    folder = (working_dir or (ROOT if is_checkout else path.parent)).resolve()
+    store = _absolute(out)
+    name = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else ""
+    sent = examine(folder).names
+    added = {} if name in sent else {free_name(f"submitted/{path.name}", sent): path}
+    command = [*PROGRAM, "run", *(added or (name,)), "--out", store, "--executor", "ray", "--quiet"]
     for override in overrides:
         command += ["--set", override]
     file = loaded.prompts.get("path")
     if isinstance(file, str) and not Path(file).is_absolute():
-        command += ["--set", f"prompts.path={Path(file).absolute()}"]
+        command += ["--set", f"prompts.path={_absolute(file)}"]
     for key, name in _named_files(raw["methods"], "methods"):
         if not Path(name).is_absolute():
             if not Path(name).is_file():
@@ -93,24 +106,26 @@ def sweep_job(
                     f"{path}: {key} = {name} is relative, and no such file is here that the job could be told of; give "
                     "the absolute path under which the cluster has it."
                 )
-            command += ["--set", f"{key}={Path(name).absolute()}"]
+            command += ["--set", f"{key}={_absolute(name)}"]
     if limit is not None:
         command += ["--limit", str(limit)]
     if workers is not None:
         command += ["--workers", str(workers)]
-    variables = dict(env or {})
+    weights = {WEIGHTS: _absolute(os.environ[WEIGHTS])} if os.environ.get(WEIGHTS) else {}
+    variables = {**weights, **(env or {})}
     if tracking_uri is not None:
         # Not an argument: it may hold a password, and arguments are shown on the dashboard.
         variables["MULOSD_TRACKING_URI"] = check_uri(tracking_uri)
     git = git_state()
     metadata = {
         "mulosd.sweep": loaded.name,
-        "mulosd.out": str(out.absolute()),
-        "mulosd.tracking_uri": public_uri(tracking_uri or default_uri(out.absolute())),
+        "mulosd.out": store,
+        "mulosd.tracking_uri": public_uri(tracking_uri or default_uri(Path(store))),
         COMMIT: git["commit"] or "",
         **({DIFF: git["diff_sha256"]} if git["diff_sha256"] is not None else {}),
     }
-    return Job(tuple(command), folder, re.sub(r"[^A-Za-z0-9_.]+", "_", loaded.name), metadata, variables, driver_cpus)
+    label = re.sub(r"[^A-Za-z0-9_.]+", "_", loaded.name)
+    return Job(tuple(command), folder, label, metadata, variables, driver_cpus, added)
 
 
 def resolve_address(address: str | None) -> str:
@@ -135,17 +150,18 @@ def submit(job: Job, address: str) -> str:
                 f"or end it with `mulosd submit stop {running[0]}`."
             )
         submission_id = f"{job.prefix}-{len(earlier) + 1}"
-        environment: dict[str, Any] = {"working_dir": str(job.working_dir)}
-        if job.env:
-            environment["env_vars"] = dict(job.env)
-        _start(
-            client,
-            entrypoint=shlex.join(job.entrypoint),
-            submission_id=submission_id,
-            runtime_env=environment,
-            metadata=dict(job.metadata),
-            entrypoint_num_cpus=job.driver_cpus or None,
-        )
+        with upload_folder(job.working_dir, job.added) as folder:
+            environment: dict[str, Any] = {"working_dir": str(folder)}
+            if job.env:
+                environment["env_vars"] = dict(job.env)
+            _start(
+                client,
+                entrypoint=shlex.join(job.entrypoint),
+                submission_id=submission_id,
+                runtime_env=environment,
+                metadata=dict(job.metadata),
+                entrypoint_num_cpus=job.driver_cpus or None,
+            )
         return submission_id
 
 
@@ -268,21 +284,37 @@ def _client(address: str) -> "Iterator[JobSubmissionClient]":
 
     kept = {name: os.environ.pop(name) for name in ADDRESS_VARIABLES if name in os.environ}
     try:
-        client = JobSubmissionClient(address)
+        client = connect(JobSubmissionClient, address)
     except ConnectionError as error:
         raise EnvironmentProblem(
             f"no Ray job server answers at {address}; start one with `ray start --head`, or give --address."
         ) from error
     except AuthenticationError as error:
-        raise EnvironmentProblem(
-            f"the job server at {address} wants a token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or "
-            "RAY_AUTH_TOKEN_PATH) to what the cluster was started with."
-        ) from error
+        raise EnvironmentProblem(f"the job server at {address} wants a token; {WANTS_TOKEN}.") from error
     except RuntimeError as error:
         raise EnvironmentProblem(f"the job server at {address} refused the connection ({_first(error)}).") from error
     finally:
         os.environ.update(kept)
     yield client
+
+
+def connect(new_client: Callable[..., T], address: str) -> T:
+    """A client; to a server on this machine that wants a token it shows the one that `ray start` found here.
+
+    Ray's own client shows none unless RAY_AUTH_MODE says so; where it says anything, that is what holds.
+    """
+    from ray._raylet import AuthenticationTokenLoader
+    from ray.exceptions import AuthenticationError
+
+    try:
+        return new_client(address)
+    except AuthenticationError:
+        tokens = AuthenticationTokenLoader.instance()
+        is_here = urlsplit(address).hostname in LOOPBACK
+        if MODE in os.environ or not is_here or not tokens.has_token(ignore_auth_mode=True):
+            raise
+    token = tokens.get_raw_token(ignore_auth_mode=True)
+    return new_client(address, headers={"Authorization": f"Bearer {token}"})
 
 
 def _known(client: "JobSubmissionClient", submission_id: str) -> Any:
@@ -292,15 +324,9 @@ def _known(client: "JobSubmissionClient", submission_id: str) -> Any:
     return jobs[submission_id]
 
 
-def _in_job(path: Path, folder: Path) -> str:
-    """How the sweep is named inside the job."""
-    if path.is_relative_to(folder):
-        return path.relative_to(folder).as_posix()
-    if path.is_relative_to(ROOT / "sweeps"):
-        return path.relative_to(ROOT / "sweeps").with_suffix("").as_posix()
-    raise ConfigError(
-        f"{path} is not in the working directory {folder}, so the job would not see it; give --working-dir."
-    )
+def _absolute(path: str | Path) -> str:
+    """The path from the root, without `..`; a link in it stays, since the cluster may have another behind it."""
+    return os.path.abspath(path)
 
 
 def _named_files(node: Any, key: str, knob: str = "") -> Iterator[tuple[str, str]]:

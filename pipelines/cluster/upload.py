@@ -1,7 +1,11 @@
 """What a job upload holds: the files of a working directory that Ray would send, by Ray's own rules."""
 
+import itertools
 import os
-from collections.abc import Callable
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +13,7 @@ from mulosd.errors import ConfigError
 
 MAX_BYTES = 512 * 2**20  # what Ray takes as one package
 NUM_SHOWN = 5
+IGNORE_FILES = (".gitignore", ".rayignore")
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,11 @@ class Upload:
     def total(self) -> int:
         """Bytes before compression."""
         return sum(size for _, size in self.files)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Paths of the files, relative to the folder."""
+        return frozenset(name for name, _ in self.files)
 
     def lines(self) -> list[str]:
         """Number, size and the largest files, for people."""
@@ -42,6 +52,26 @@ def examine(folder: Path) -> Upload:
             f"job does not need in {folder / '.rayignore'} (the largest: {listed})."
         )
     return upload
+
+
+@contextmanager
+def upload_folder(folder: Path, added: Mapping[str, Path]) -> Iterator[Path]:
+    """The folder to send: `folder` itself, or for a while a copy of what Ray would send of it, with the files `added`
+    (name in the upload -> file). The copy has no ignore files, so that all of it is sent."""
+    if not added:
+        yield folder
+        return
+    kept = {name: folder / name for name in examine(folder).names if Path(name).name not in IGNORE_FILES}
+    with tempfile.TemporaryDirectory(prefix="mulosd-upload-") as copy:
+        for name, file in {**kept, **added}.items():
+            (Path(copy) / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, Path(copy) / name)
+        yield Path(copy)
+
+
+def free_name(name: str, taken: Collection[str]) -> str:
+    """`name` in a folder of its own, whatever is `taken`."""
+    return next(free for free in (f"{'_' * num}{name}" for num in itertools.count()) if free not in taken)
 
 
 def _files(folder: Path) -> list[tuple[str, int]]:

@@ -8,7 +8,7 @@ Actor calls run at most once and publishing is idempotent, so what was on a lost
     worker, node or object lost       back to the queue, a new worker; after MAX_ATTEMPTS failed rows
     the environment                   the run ends with one sentence
 
-A cluster named by RAY_ADDRESS is joined; otherwise a local one is started.
+Which Ray it runs on is a matter of `ray_start`.
 """
 
 import logging
@@ -16,11 +16,14 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NoReturn
 
 from mulosd.errors import EnvironmentProblem, UserError
+from mulosd.families.card import WEIGHTS
 from pipelines.executors.ray_pool import IN_FLIGHT, Actor, Job, Waiting
+from pipelines.executors.ray_start import ray_running
 from pipelines.plan.gpu_requests import EVERY
 from pipelines.work.decode import is_out_of_memory
 from pipelines.work.tasks import Outcome, ScoreTask, TargetSpec, Task
@@ -51,9 +54,8 @@ class RayExecutor:
         self._failed_starts = 0
         self._last_sign = time.monotonic()  # when a worker last answered
         self._num_gpus = {EVERY: 1.0 if device == "cuda" else 0.0, **(num_gpus or {})}
-        self._owns_cluster = not ray.is_initialized()
-        if self._owns_cluster:
-            _start(ray)
+        self._cluster = ExitStack()
+        self._cluster.enter_context(ray_running(ray))
         try:
             self._workers, self._threads = self._sizes(workers)
         except BaseException:
@@ -78,8 +80,7 @@ class RayExecutor:
         """End the actors, and the cluster when this executor started it."""
         if self._ray.is_initialized():
             self._end_actors(self._actors)
-        if self._owns_cluster:
-            self._ray.shutdown()
+        self._cluster.close()
 
     def describe(self) -> dict[str, Any]:
         """Kind, workers and threads."""
@@ -297,6 +298,8 @@ class RayExecutor:
     def _options(self, num_gpus: float) -> dict[str, Any]:
         # Read by torch when the worker's process imports it, which is after this.
         env = {"OMP_NUM_THREADS": str(self._threads), "OMP_WAIT_POLICY": "passive"}
+        if weights := os.environ.get(WEIGHTS):  # a cluster's processes have its environment, not the driver's
+            env[WEIGHTS] = os.path.abspath(weights)
         if not num_gpus:
             env["CUDA_VISIBLE_DEVICES"] = ""  # Ray leaves the GPUs visible to a worker that asked for none
         return {"num_cpus": self._threads, "num_gpus": num_gpus, "runtime_env": {"env_vars": env}}
@@ -346,18 +349,3 @@ def _stop(error: Exception, kind: str) -> NoReturn:
 
 def _first_line(error: Exception) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
-def _start(ray: Any) -> None:
-    """Join the cluster that RAY_ADDRESS names, or start a local one."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        if os.environ.get("RAY_ADDRESS"):
-            ray.init(log_to_driver=False)  # bare otherwise: a job's own runtime environment must stay in force
-        else:
-            ray.init(address="local", include_dashboard=False, log_to_driver=False)
-    except ConnectionError as error:
-        raise EnvironmentProblem(
-            f"the Ray cluster at {os.environ.get('RAY_ADDRESS')} cannot be reached ({_first_line(error)}); "
-            "start it, or unset RAY_ADDRESS to use a local one."
-        ) from error

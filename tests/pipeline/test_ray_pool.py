@@ -228,3 +228,13 @@ def test_sizes(
     monkeypatch.setattr(executor, "_nodes", lambda: nodes)
     executor._num_gpus = {"": 0.0, **num_gpus}
     assert executor._sizes(workers) == expected
+
+
+def test_workers_are_told_where_the_weights_are(executor: RayExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a joined cluster have the environment of its nodes, not that of the driver."""
+    executor._threads = 1
+    monkeypatch.setenv("MULOSD_WEIGHTS", "weights")
+    told = executor._options(1.0)["runtime_env"]["env_vars"]
+    assert told["MULOSD_WEIGHTS"] == str(Path("weights").absolute())
+    monkeypatch.delenv("MULOSD_WEIGHTS")
+    assert "MULOSD_WEIGHTS" not in executor._options(1.0)["runtime_env"]["env_vars"]

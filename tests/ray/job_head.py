@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -26,8 +26,11 @@ START_S = 180.0  # idle machines need about ten seconds
 
 
 @contextmanager
-def ray_head(*, num_cpus: int = 2) -> Iterator[str]:
-    """Start a head and yield the URL of its job server; ended by its own process group, never by `ray stop`."""
+def ray_head(*, num_cpus: int = 2, environment: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Start a head and yield the URL of its job server; ended by its own process group, never by `ray stop`.
+
+    environment: that of the head, without its address variables; by default that of this process.
+    """
     # Socket paths have a length limit, so the folder is not below pytest's.
     folder = Path(tempfile.mkdtemp(prefix="mr", dir="/tmp"))
     ports = dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
@@ -35,13 +38,15 @@ def ray_head(*, num_cpus: int = 2) -> Iterator[str]:
     command = [str(bin_dir / "ray"), "start", "--head", "--block", "--node-ip-address=127.0.0.1"]
     command += ["--dashboard-host=127.0.0.1", f"--num-cpus={num_cpus}", f"--temp-dir={folder}", "--disable-usage-stats"]
     command += [f"{option}={port}" for option, port in ports.items()]
-    env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_") or "AUTH" in name}
+    given = os.environ if environment is None else environment
+    env = {name: value for name, value in given.items() if not name.startswith("RAY_") or "AUTH" in name}
     env |= {"PATH": f"{bin_dir}{os.pathsep}{env.get('PATH', '')}", "OMP_WAIT_POLICY": "passive"}
     log = (folder / "start.log").open("wb")
     process = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
     address = f"http://127.0.0.1:{ports['--dashboard-port']}"
     try:
-        _wait(process, address, folder / "start.log")
+        token = env.get("RAY_AUTH_TOKEN") or (Path(env["HOME"]) / ".ray" / "auth_token").read_text()
+        _wait(process, address, token, folder / "start.log")
         yield address
     finally:
         with suppress(ProcessLookupError):
@@ -55,10 +60,9 @@ def ray_head(*, num_cpus: int = 2) -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _wait(process: "subprocess.Popen[bytes]", address: str, log: Path) -> None:
+def _wait(process: "subprocess.Popen[bytes]", address: str, token: str, log: Path) -> None:
     deadline = time.monotonic() + START_S
-    token = {"Authorization": f"Bearer {os.environ['RAY_AUTH_TOKEN']}"}
-    request = urllib.request.Request(f"{address}/api/jobs/", headers=token)
+    request = urllib.request.Request(f"{address}/api/jobs/", headers={"Authorization": f"Bearer {token}"})
     while time.monotonic() < deadline:
         assert process.poll() is None, log.read_text(errors="replace")
         try:

@@ -1,5 +1,6 @@
 """Sweeps as jobs on a real Ray head: the log, the exit code, stopping, and the same sweep a second time."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -111,6 +112,41 @@ def test_the_real_family_as_a_job(head: str, tmp_path: Path) -> None:
     again = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert again.returncode == 0, again.stdout + again.stderr
     assert "4 images, 4 cached, decoded 0, 0 failed; scores: 12 cached, 0 computed" in again.stdout
+
+
+@pytest.mark.slow
+def test_the_printed_commands_work_after_the_demo(tmp_path: Path) -> None:
+    """In a fresh home and in the order of the pages: a sweep on a Ray of its own, as in the demo, then a cluster."""
+    page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    printed = [line.strip() for line in page.splitlines() if line.startswith("    ")]
+    home, store = tmp_path / "home", tmp_path / "store"
+    home.mkdir()
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    env |= {"HOME": str(home), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"}
+
+    def run(command: str, **variables: str) -> str:
+        done = subprocess.run(
+            command, shell=True, cwd=ROOT, env={**env, **variables}, capture_output=True, text=True, timeout=900
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    mulosd = f"{sys.executable} -m pipelines.cli"
+    run(f"{mulosd} run sweeps/smoke.yaml --limit 1 --executor ray --no-track --out {store}")
+    assert not (home / ".ray").exists()
+    mode, generate, start, submit_line = printed[:4]
+    assert (mode, start) == ("export RAY_AUTH_MODE=token", "ray start --head")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "".join(f"    {line}\n" for line in printed[:4]) in readme
+    token = {"RAY_AUTH_MODE": "token"}
+    run(generate, **token)
+    with ray_head(environment=env | token) as address:
+        job_line = next(line for line in printed if line.startswith("ray job submit"))
+        for line, variables in ((submit_line, token), (job_line, token), (submit_line, {})):
+            command = line.replace("/shared/runs/smoke", str(store)).replace("mulosd submit", f"{mulosd} submit")
+            command = command.replace("mulosd run", f"{mulosd} run") + " --limit 1"
+            said = run(command, RAY_API_SERVER_ADDRESS=address, **variables)
+            assert "4 images, 4 cached, decoded 0, 0 failed" in said
 
 
 def test_codes_of_jobs_that_did_not_end_well() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from click.testing import CliRunner
 from mulosd.errors import ConfigError
 from pipelines.cli.job_paths import check_job_paths
 from pipelines.cli.main import cli
-from pipelines.cluster.submit import ADDRESS, ADDRESS_VARIABLES, resolve_address, sweep_job
-from pipelines.cluster.upload import examine
+from pipelines.cluster.submit import ADDRESS, ADDRESS_VARIABLES, Job, connect, resolve_address, sweep_job
+from pipelines.cluster.upload import examine, upload_folder
+from pipelines.executors.ray_start import MODE, TOKEN, forget_token
 from pipelines.host.job_env import JOB_CONFIG
 from pipelines.host.provenance import git_state
 
@@ -24,6 +26,7 @@ def option(command: tuple[str, ...], name: str) -> list[str]:
 
 def test_a_job_says_everything_absolutely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MULOSD_WEIGHTS", raising=False)
     uri = "postgresql://me:secret@db/x"
     job = sweep_job("smoke", out=Path("store"), limit=3, tracking_uri=uri, overrides=["base_seed=1"])
     assert option(job.entrypoint, "--out") == [str(tmp_path / "store")]
@@ -47,10 +50,102 @@ def test_a_prompt_file_is_made_absolute(tmp_path: Path, monkeypatch: pytest.Monk
     job = sweep_job("mine.yaml", out=Path("store"), working_dir=tmp_path)
     assert option(job.entrypoint, "--set") == [f"prompts.path={tmp_path / 'texts'}"]
     assert job.entrypoint[job.entrypoint.index("run") + 1] == "mine.yaml"
-    with pytest.raises(ConfigError, match="not in the working directory"):
-        sweep_job("mine.yaml", out=Path("store"), working_dir=ROOT)
     with pytest.raises(ConfigError, match="four slashes"):
         sweep_job("smoke", out=Path("store"), tracking_uri="sqlite:///x.db")
+
+
+MINE = "name: mine\ntarget: tiny-mid\nprompts: {name: scenes, split: val, count: 2}\nmethods: [{method: ar}]\n"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a sweep in it and one beside it; the current folder."""
+    folder = tmp_path / "checkout"
+    for path in (folder / "sweeps" / "mine.yaml", tmp_path / "own" / "mine.yaml"):
+        path.parent.mkdir(parents=True)
+        path.write_text(MINE)
+    (folder / "run.sh").write_text("#!/bin/sh\n")
+    (folder / "run.sh").chmod(0o755)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def named(job: Job) -> str:
+    return job.entrypoint[job.entrypoint.index("run") + 1]
+
+
+def test_a_sweep_is_where_its_resolved_path_says(checkout: Path) -> None:
+    inside = sweep_job("../checkout/sweeps/mine.yaml", out=Path("../store"), working_dir=checkout)
+    assert (named(inside), inside.added) == ("sweeps/mine.yaml", {})
+    assert option(inside.entrypoint, "--out") == [str(checkout.parent / "store")]
+    outside = sweep_job("../own/mine.yaml", out=Path("store"), working_dir=Path())
+    assert (named(outside), outside.working_dir) == ("submitted/mine.yaml", checkout)
+    assert outside.added == {"submitted/mine.yaml": checkout.parent / "own" / "mine.yaml"}
+    (checkout / "link.yaml").symlink_to(checkout.parent / "own" / "mine.yaml")
+    assert sweep_job("link.yaml", out=Path("store"), working_dir=checkout).added == outside.added
+    (checkout / "submitted").mkdir()
+    (checkout / "submitted" / "mine.yaml").write_text("another one")
+    assert named(sweep_job("../own/mine.yaml", out=Path("store"), working_dir=checkout)) == "_submitted/mine.yaml"
+
+
+@pytest.mark.parametrize("ignore_file", [".gitignore", ".rayignore"])
+def test_a_sweep_that_is_ignored_is_sent_all_the_same(checkout: Path, ignore_file: str) -> None:
+    (checkout / ignore_file).write_text("*.yaml\nlarge/\n")
+    (checkout / "large").mkdir()
+    (checkout / "large" / "data.bin").write_bytes(b"x")
+    job = sweep_job("sweeps/mine.yaml", out=Path("store"), working_dir=checkout)
+    with upload_folder(job.working_dir, job.added) as folder:
+        assert examine(folder).names == {"run.sh", "submitted/mine.yaml"}
+        assert (folder / named(job)).read_text() == MINE
+        assert os.access(folder / "run.sh", os.X_OK)
+    assert not folder.exists()
+    run = CliRunner().invoke(
+        cli, ["submit", "sweeps/mine.yaml", "--out", "store", "--working-dir", ".", "--dry-run", "--address", ADDRESS]
+    )
+    assert f"and {checkout}/sweeps/mine.yaml as submitted/mine.yaml" in run.output
+    with upload_folder(checkout, {}) as same:
+        assert same == checkout
+
+
+def test_the_folder_of_the_weights_is_told_to_a_job(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MULOSD_WEIGHTS", "../weights")
+    job = sweep_job("smoke", out=Path("store"))
+    assert job.env == {"MULOSD_WEIGHTS": str(checkout.parent / "weights")}
+    given = sweep_job("smoke", out=Path("store"), env={"MULOSD_WEIGHTS": "/there"})
+    assert given.env == {"MULOSD_WEIGHTS": "/there"}
+
+
+@pytest.fixture
+def token(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A token that Ray finds, and no word on whether to use it."""
+    monkeypatch.delenv(MODE, raising=False)
+    monkeypatch.setenv(TOKEN, "b" * 64)
+    forget_token()
+    yield "b" * 64
+    monkeypatch.undo()
+    forget_token()
+
+
+class Guarded:
+    """A job client whose server wants a token."""
+
+    def __init__(self, address: str, headers: dict[str, str] | None = None) -> None:
+        from ray.exceptions import AuthenticationError
+
+        self.address, self.headers = address, headers
+        if headers is None:
+            raise AuthenticationError("Authentication required")
+
+
+def test_a_server_on_this_machine_is_shown_the_token_that_is_here(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray.exceptions import AuthenticationError
+
+    assert connect(Guarded, "http://127.0.0.1:8265").headers == {"Authorization": f"Bearer {token}"}
+    with pytest.raises(AuthenticationError):
+        connect(Guarded, "http://elsewhere:8265")  # nobody else is, unless RAY_AUTH_MODE says so
+    monkeypatch.setenv(MODE, "disabled")
+    with pytest.raises(AuthenticationError):
+        connect(Guarded, "http://127.0.0.1:8265")
 
 
 def test_the_address_that_is_given_wins(monkeypatch: pytest.MonkeyPatch) -> None:
