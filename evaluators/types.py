@@ -4,8 +4,9 @@ An evaluator reads staged rows only. `score` turns one chunk into a state, `merg
 (associative, commutative), `finalize` turns the joined state into metrics.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 Row = Mapping[str, Any]
@@ -31,6 +32,17 @@ class Metric:
     protocol: dict[str, Any] = field(default_factory=dict)
     reason: str = ""
     per_sample: dict[str, float] = field(default_factory=dict)
+
+    def finite(self) -> "Metric":
+        """The metric without numbers that are not finite: samples become missing, the value and its limits null."""
+        kept = {key: value for key, value in self.per_sample.items() if math.isfinite(value)}
+        lost = len(self.per_sample) - len(kept)
+        numbers = [] if self.value is None else [self.value, *(self.interval or ())]
+        if not lost and all(map(math.isfinite, numbers)):
+            return self
+        reason = f"{lost} scores are not finite" if lost else "the value or its interval is not finite"
+        n, n_missing = self.n - lost, self.n_missing + lost
+        return replace(self, value=None, interval=None, reason=reason, n=n, n_missing=n_missing, per_sample=kept)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-serialisable form."""

@@ -5,7 +5,8 @@ Everything else that is raised is a bug and keeps its traceback. The command lin
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 class UserError(Exception):
@@ -22,6 +23,17 @@ class DataError(UserError, ValueError):
 
 class EnvironmentProblem(UserError, RuntimeError):
     """The machine cannot do what was asked (no write access, package or device missing)."""
+
+
+class DecodingFailed(UserError):
+    """Images of a batch met numbers that are not finite.
+
+    results: per image its `mulosd.types.Decoded`, or the reason (str) for which it has none.
+    """
+
+    def __init__(self, message: str, results: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.results = tuple(results)
 
 
 # Names of the field that users will look for here, and what they wait for.

@@ -90,7 +90,8 @@ class FakeTarget:
         if self.target_id in STAGED:
             assert condition is not None, "a target with an encoder was given no condition"
             prompts = [
-                bytes(row[mask].tolist()).hex() for row, mask in zip(condition.values, condition.mask, strict=True)
+                bytes(row[mask].long().tolist()).hex()
+                for row, mask in zip(condition.values, condition.mask, strict=True)
             ]
         time.sleep(float(os.environ.get(SLEEP_S, "0")))
         for prompt in prompts:

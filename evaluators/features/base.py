@@ -8,10 +8,11 @@ the network, never "FID" or "KID" alone. This module knows no metric.
 import hashlib
 import io
 import json
+import logging
 import os
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -22,6 +23,8 @@ import numpy.typing as npt
 from evaluators.images import Image, MissingImage, row_image
 from evaluators.types import Metric, Row
 from mulosd.errors import DataError
+
+log = logging.getLogger(__name__)
 
 Features = npt.NDArray[np.float32]
 PairedReference = Callable[[Sequence[Row]], Sequence[Image]]
@@ -169,7 +172,10 @@ class FeatureEvaluator:
         self._network.prepare()
 
     def score(self, rows: Sequence[Row]) -> FeatureState:
-        """Features of the rows' images, and of their references also where a row failed."""
+        """Features of the rows' images, and of their references also where a row failed.
+
+        An image is missing where its features, or those of its reference, are not finite.
+        """
         images: dict[str, Image] = {}
         missing: set[str] = set()
         for row in rows:
@@ -178,7 +184,14 @@ class FeatureEvaluator:
             except MissingImage:
                 missing.add(row["sample_id"])
         decoded = dict(zip(images, self._features(list(images.values())), strict=True))
-        return FeatureState(decoded, self._paired_features(rows), frozenset(missing))
+        reference = self._paired_features(rows)
+        broken = {key for side in (decoded, reference) for key, features in side.items() if not _is_finite(features)}
+        if broken:
+            log.warning(
+                "%s: %d of %d images have features that are not finite; they have no score",
+                self._network.name, len(broken), len(rows),
+            )  # fmt: skip
+        return FeatureState(_without(decoded, broken), _without(reference, broken), frozenset(missing | broken))
 
     def merge(self, a: FeatureState, b: FeatureState) -> FeatureState:
         """Join two states by sample id."""
@@ -219,9 +232,17 @@ class FeatureEvaluator:
         if not images:
             return np.zeros((0, self._network.num_features), np.float32)
         found = self._network.features(images)
-        if found.shape != (len(images), self._network.num_features) or not np.isfinite(found).all():
+        if found.shape != (len(images), self._network.num_features):
             raise ValueError(f"{self._network.name} returned broken features of shape {found.shape}")
         return found
+
+
+def _is_finite(features: Features) -> bool:
+    return bool(np.isfinite(features).all())
+
+
+def _without(features: Mapping[str, Features], ids: Set[str]) -> dict[str, Features]:
+    return {key: value for key, value in features.items() if key not in ids}
 
 
 def _join(a: Mapping[str, Features], b: Mapping[str, Features]) -> dict[str, Features]:

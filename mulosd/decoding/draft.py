@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 
 from mulosd.decoding.engine import Bools, Engine, Ints
-from mulosd.decoding.job import Job, Upsampler
+from mulosd.decoding.job import Job
 from mulosd.decoding.wavefront import Worklist, fill
 
 
@@ -50,7 +51,6 @@ def draft_block(job: Job, target: Engine, drafter: Engine, block: Block, window:
 
     They count as decided until the verification opens some again; none is committed.
     """
-    assert job.upsampler is not None
     labels = np.zeros((job.batch, drafter.grid, drafter.grid), np.int64)
     for b in range(job.batch):
         drafter.forget(b, int(block.low[b]) * drafter.grid)
@@ -58,7 +58,7 @@ def draft_block(job: Job, target: Engine, drafter: Engine, block: Block, window:
     with job.timed("draft"):
         fill(drafter, [Worklist(own, window, first_row_serial=True) for own in labels], "draft")
     with job.timed("upsample"):
-        for images, cells, codes in _resized(job.upsampler, drafter, target, block.low, block.high):
+        for images, cells, codes in _resized(job, "upsample", drafter, target, block.low, block.high):
             kept = target.decided[images, cells]
             target.tokens[images, cells] = np.where(kept, target.tokens[images, cells], codes)
     target.decided |= block.cells(target.num_tokens)
@@ -72,11 +72,10 @@ def feed_back(job: Job, target: Engine, drafter: Engine, block: Block) -> None:
 
     Their last cell is left to the next draft, which feeds it in any case; an image that is done has no next draft.
     """
-    assert job.downsampler is not None
     following = next_block(target, drafter, 1)
     high = np.where(following.sizes > 0, following.low, block.low)
     with job.timed("downsample"):
-        for images, cells, codes in _resized(job.downsampler, target, drafter, block.low, high):
+        for images, cells, codes in _resized(job, "downsample", target, drafter, block.low, high):
             drafter.tokens[images, cells] = codes
     with job.timed("draft"):
         spans = zip(block.low * drafter.grid, high * drafter.grid - 1, strict=True)
@@ -86,16 +85,20 @@ def feed_back(job: Job, target: Engine, drafter: Engine, block: Block) -> None:
 
 
 def _resized(
-    resize: Upsampler, source: Engine, sink: Engine, low: Ints, high: Ints
+    job: Job, phase: Literal["upsample", "downsample"], source: Engine, sink: Engine, low: Ints, high: Ints
 ) -> Iterator[tuple[Ints, slice, Ints]]:
     """Codes of the draft rows low .. high-1 (one span per image) taken from one grid to the other.
 
     Per distinct span: the images that share it, the sink's cells and their codes [images, cells].
     """
+    resize = job.upsampler if phase == "upsample" else job.downsampler
+    assert resize is not None
     draft_grid = min(source.grid, sink.grid)
     known, made = source.grid // draft_grid, sink.num_tokens // draft_grid  # source rows, sink cells per draft row
     for first, last in sorted({(int(a), int(b)) for a, b in zip(low, high, strict=True) if a < b}):
         images = np.nonzero((low == first) & (high == last))[0]
         codes = source.tokens[images].reshape(-1, source.grid, source.grid)[:, : last * known]
         resized = resize(torch.from_numpy(codes).to(source.seeds.device), first)
-        yield images, slice(first * made, last * made), resized.flatten(1).cpu().numpy()
+        made_codes = resized.flatten(1).cpu().numpy()
+        job.finite.fail(phase, images[(made_codes < 0).any(1)].tolist())
+        yield images, slice(first * made, last * made), np.maximum(made_codes, 0)

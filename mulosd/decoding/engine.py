@@ -20,6 +20,7 @@ from mulosd.models.gpt_config import GPTConfig
 from mulosd.models.kv_cache import KVCache
 from mulosd.sampling import filters as sampling
 from mulosd.sampling.filters import Sampler
+from mulosd.sampling.finite import FiniteCheck
 from mulosd.types import DecodeStats
 
 Ints = npt.NDArray[np.int64]
@@ -84,7 +85,7 @@ class Engine:
 
     tokens [B, N] int64; decided [B, N]: the token is fixed; committed [B, N]: its slot holds K/V of that
     token. N = grid cells. Scratch slot N + row holds the provisional start of that row. iteration: of the noise, for
-    cells that are drawn again.
+    cells that are drawn again. finite: notes images whose logits are not.
     """
 
     def __init__(
@@ -96,7 +97,9 @@ class Engine:
         stats: Sequence[DecodeStats],
         *,
         stream: str,
+        finite: FiniteCheck | None = None,
     ) -> None:
+        self.finite = finite or FiniteCheck(len(seeds))
         self.model, self.sampler, self.stats, self.stream = model, sampler, stats, stream
         self.seeds = seeds
         self.batch = len(seeds)
@@ -162,7 +165,7 @@ class Engine:
         mask = self._mask(positions, slots, rows, causal)
         device = self.seeds.device
         fed, where, store, seen = (torch.from_numpy(a).to(device) for a in (tokens, positions, slots, mask))
-        logits = self._call(fed, where, store, seen)
+        logits = self._call(kind, fed, where, store, seen)
         if first:
             self._start_logits, logits = logits[:, 0], logits[:, 1:]
         return logits
@@ -177,7 +180,7 @@ class Engine:
         where = torch.full_like(tokens, position)
         self._count(kind, [1] * self.batch, carries_prefix=False)
         self.committed[:, position] = True
-        return self._call(tokens, where, where, position + 1)[:, -1]
+        return self._call(kind, tokens, where, where, position + 1)[:, -1]
 
     def draw_lockstep(self, logits: Tensor, position: int) -> None:
         """Decide cell `position` of every image from logits [B, V]."""
@@ -192,15 +195,21 @@ class Engine:
                 setattr(stats, name, getattr(stats, name) + 1)
                 stats.tokens_fed += num
 
-    def _call(self, tokens: Tensor, positions: Tensor, slots: Tensor, mask: Tensor | int) -> Tensor:
+    def _call(self, kind: str, tokens: Tensor, positions: Tensor, slots: Tensor, mask: Tensor | int) -> Tensor:
         prefix, self._prefix = self._prefix, None
+        # Padded queries see nothing, so that their logits mean nothing; a lockstep call has none.
+        real = None
+        if not isinstance(mask, int):
+            real = F.pad(slots != self.cache.trash, (int(prefix is not None), 0), value=True)
         where = positions if prefix is None else F.pad(positions, (1, 0), value=-1)
         if self.is_guided:
             tokens, positions, slots = (torch.cat([t, t]) for t in (tokens, positions, slots))
             mask = mask if isinstance(mask, int) else torch.cat([mask, mask])
         logits = self.model(tokens, positions, slots, self.cache, mask, prefix)
         logits = sampling.in_dtype(logits, self.sampler.logits_dtype, self.cache.kv.dtype)
-        return sampling.guide_up_to(logits, where, self.sampler) if self.is_guided else logits
+        logits = sampling.guide_up_to(logits, where, self.sampler) if self.is_guided else logits
+        self.finite.see(kind, logits, real)
+        return logits
 
     def _mask(self, positions: Ints, slots: Ints, rows: Ints, causal: bool) -> Bools:
         """Visible slots [B, Q, S'], cut behind the last slot that any query sees. Trash is never visible."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from mulosd.decoding.engine import Engine, ImageModel, Ints
 from mulosd.models.condition import Condition
 from mulosd.sampling.filters import Sampler
+from mulosd.sampling.finite import FiniteCheck
 from mulosd.types import STATUS_SAMPLED, DecodeStats
 
 # (low [B, b, w], start) -> [B, (b - start) * ratio, w * ratio]; see `mulosd.upsample`.
@@ -23,7 +24,8 @@ class Job:
     """One batch to decode. `neighbours(pool_k)` gives the k-NN table [V, pool_k] of the shared codebook.
 
     `downsampler(high [B, b * ratio, W], start)` gives the draft rows start .. b-1 of a finished image's first rows.
-    `record(tokens [B, H, W])` receives snapshots with -1 where nothing is decided yet.
+    `record(tokens [B, H, W])` receives snapshots with -1 where nothing is decided yet. `finite` notes the images whose
+    numbers are not, phase by phase; what else is decoded of them means nothing.
     """
 
     target: ImageModel
@@ -41,17 +43,21 @@ class Job:
     def __post_init__(self) -> None:
         self.batch = len(self.seeds)
         self.stats = [DecodeStats() for _ in range(self.batch)]
+        self.finite = FiniteCheck(self.batch)
         grid = self.target.config.grid
         self.status = np.full((self.batch, grid, grid), STATUS_SAMPLED, np.uint8)
 
     def target_engine(self) -> Engine:
         """A fresh engine of the target model; its condition is embedded here, outside the decode timers."""
-        return Engine(self.target, self.condition, self.seeds, self.sampler, self.stats, stream="target")
+        return self._engine(self.target, self.sampler, "target")
 
     def draft_engine(self) -> Engine:
         """A fresh engine of the drafter."""
         assert self.drafter is not None
-        return Engine(self.drafter, self.condition, self.seeds, self.draft_sampler, self.stats, stream="draft")
+        return self._engine(self.drafter, self.draft_sampler, "draft")
+
+    def _engine(self, model: ImageModel, sampler: Sampler, stream: str) -> Engine:
+        return Engine(model, self.condition, self.seeds, sampler, self.stats, stream=stream, finite=self.finite)
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:

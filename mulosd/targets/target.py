@@ -14,6 +14,7 @@ from mulosd.decoding.engine import Ints
 from mulosd.decoding.job import Job, Upsampler
 from mulosd.decoding.neighbours import NeighbourTable
 from mulosd.decoding.registry import decode
+from mulosd.errors import DecodingFailed
 from mulosd.families.card import Card
 from mulosd.methods import AR, DraftOnly, MuLoSD, SamplerKnobs
 from mulosd.methods.cost import check_fit, draft_sampler, target_sampler
@@ -21,6 +22,7 @@ from mulosd.models.condition import Condition
 from mulosd.models.image_gpt import ImageGPT, on_grid
 from mulosd.models.vq import VQModel
 from mulosd.sampling.filters import Sampler
+from mulosd.sampling.finite import FiniteCheck
 from mulosd.text import build_encoder
 from mulosd.text.encoder import Encoder
 from mulosd.types import Decoded
@@ -67,35 +69,61 @@ class Target:
         """Decode one image per prompt as one batch. seeds: int64 each. `frames` keeps snapshots per step.
 
         condition: what the encoder made of the prompts before; without it they are encoded here. `time_condition_s` is
-        the time that was spent here, for the whole batch.
+        the time that was spent here, for the whole batch. DecodingFailed where logits, pixels or anything between are
+        not finite: it holds the other images of the batch, which are what they would be without the failed ones.
         """
         if len(prompts) != len(seeds):
             raise ValueError(f"{len(prompts)} prompts but {len(seeds)} seeds")
         self.check(method)
         self._reset_peak()
         began = time.perf_counter()
-        condition = self._condition(prompts, seeds, condition)
+        failed: tuple[int, ...] = ()
+        if condition is None:
+            encoded = self._encoder.encode(prompts, seeds)
+            condition, failed = encoded.condition, encoded.failed
+        condition = self._placed(condition)
         time_condition = time.perf_counter() - began
         shots: list[Ints] = []
         job = self._job(condition, seeds, method, shots if frames else None)
+        job.finite.fail("condition", failed)
         result = decode(job, method)
         with job.timed("detokenize"), torch.inference_mode():
             pixels = self.vq.decode(torch.from_numpy(result.tokens).to(self.device))
+            job.finite.see("detokenize", pixels)
             images = to_uint8(pixels, self.card.pixel_rounding)
         peak = self._peak_mib()
-        decoded = []
+        decoded: list[Decoded] = []
         for b, stats in enumerate(result.stats):
             stats.time_condition_s, stats.peak_mib = time_condition, peak
             own = [shot[b].astype(np.int32) for shot in shots]
             decoded.append(Decoded(result.tokens[b].astype(np.int32), images[b], result.status[b], stats, own))
+        self._check_finite(job.finite, decoded)
         return decoded
+
+    def _check_finite(self, finite: FiniteCheck, decoded: Sequence[Decoded]) -> None:
+        reasons = finite.failures()
+        if not any(reasons):
+            return
+        dtype = str(self.model.output.weight.dtype).removeprefix("torch.")
+        advice = "; decode in bfloat16 or float32: float16 ends at 65504" if dtype == "float16" else ""
+        whys = [reason and f"{reason} in {dtype}{advice}" for reason in reasons]
+        failed = [why for why in whys if why]
+        results = [why or image for why, image in zip(whys, decoded, strict=True)] if decoded else ()
+        raise DecodingFailed(
+            f"{self.card.target_id}: {len(failed)} of {len(whys)} images failed: {failed[0]}.", results
+        )
 
     @torch.inference_mode()
     def first_codes(self, prompts: Sequence[str], seeds: Sequence[int]) -> Ints:
         """Codes [B] of the first cell: for one forward, a try of encoder, prefix, model and sampler."""
-        engine = self._job(self._condition(prompts, seeds), seeds, AR(), None).target_engine()
+        encoded = self._encoder.encode(prompts, seeds)
+        job = self._job(self._placed(encoded.condition), seeds, AR(), None)
+        job.finite.fail("condition", encoded.failed)
+        engine = job.target_engine()
         start = np.zeros((len(prompts), 1), np.int64)
-        return engine.draw(engine.start_logits("resample")[:, None], start)[:, 0]
+        codes = engine.draw(engine.start_logits("resample")[:, None], start)[:, 0]
+        self._check_finite(job.finite, ())
+        return codes
 
     def detokenize(self, tokens: Ints) -> np.ndarray:
         """Codes [H, W] -> uint8 image; undecided cells (-1) are painted mid-grey."""
@@ -111,11 +139,8 @@ class Target:
         """Refuse a method that this target cannot run (`mulosd.methods.cost.check_fit`)."""
         check_fit(method, self.card)
 
-    def _condition(self, prompts: Sequence[str], seeds: Sequence[int], staged: Condition | None = None) -> Condition:
-        if staged is None:
-            staged = self._encoder.encode(prompts, seeds).condition
-        placed = Condition(staged.values.to(self.device), staged.mask.to(self.device))
-        return self._encoder.features(placed)
+    def _placed(self, staged: Condition) -> Condition:
+        return self._encoder.features(Condition(staged.values.to(self.device), staged.mask.to(self.device)))
 
     @cached_property
     def _encoder(self) -> Encoder:
@@ -132,7 +157,7 @@ class Target:
         if isinstance(method, MuLoSD) and method.feedback == "downsample":
             assert self.card.ratio is not None
             drafting["downsampler"] = AreaDown(self.vq, self.card.grid, self.card.ratio)
-        return Job(
+        job = Job(
             self.model,
             condition,
             torch.tensor(list(seeds), dtype=torch.int64, device=self.device),
@@ -144,6 +169,9 @@ class Target:
             synchronize=torch.cuda.synchronize if self.device.type == "cuda" else lambda: None,
             **drafting,
         )
+        if condition.values.is_floating_point():
+            job.finite.see("condition", condition.values)
+        return job
 
     def _upsampler(self, method: DraftOnly) -> Upsampler:
         key = method.upsampler, method.sr_model

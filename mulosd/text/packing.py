@@ -25,6 +25,13 @@ def pack(condition: Condition) -> list[dict[str, Any]]:
     return rows
 
 
+def broken_rows(condition: Condition) -> list[int]:
+    """The images (0 to B - 1) whose features are not finite; ids always are."""
+    values = condition.values
+    broken: list[int] = (~values.isfinite().flatten(1).all(1)).nonzero()[:, 0].tolist()
+    return broken
+
+
 def unpack(rows: Sequence[Mapping[str, Any]], *, device: str | torch.device = "cpu") -> Condition:
     """The condition of B rows of one length."""
     lengths = {row["length"] for row in rows}

@@ -21,6 +21,7 @@ from mulosd.families.card import Card
 from mulosd.families.encoder_facts import condition_len, condition_sampler
 from mulosd.models.condition import Condition
 from mulosd.sampling.filters import Sampler, draw
+from mulosd.sampling.finite import largest
 from mulosd.text.encoder import Encoded
 from mulosd.text.hf import load_model, load_tokenizer
 
@@ -42,7 +43,7 @@ class TarLLM:
 
     def encode(self, prompts: Sequence[str], seeds: Sequence[int]) -> Encoded:
         """Ids [B, T], all valid; T is 729, 169 or 81 at the scales 0, 1, 2 of the released models."""
-        drawn = self._generate(prompts, torch.tensor(list(seeds), dtype=torch.int64, device=self._device))
+        drawn, is_finite = self._generate(prompts, torch.tensor(list(seeds), dtype=torch.int64, device=self._device))
         found = [self._image_ids[tokens] for tokens in drawn.cpu()]
         length = self._side**2
         ids = torch.zeros(len(prompts), length, dtype=torch.int64)
@@ -52,15 +53,19 @@ class TarLLM:
             ids[b, : len(row)] = row
             padded.append(length - len(row))
         ids = ids.to(self._device)
-        return Encoded(Condition(ids, torch.ones_like(ids, dtype=torch.bool)), tuple(padded))
+        failed = tuple((~is_finite).nonzero()[:, 0].tolist())
+        return Encoded(Condition(ids, torch.ones_like(ids, dtype=torch.bool)), tuple(padded), failed)
 
     def features(self, condition: Condition) -> Condition:
         """TA-Tok's features of the ids."""
         with torch.inference_mode():
             return Condition(self._decoder.decode(condition.values), condition.mask)
 
-    def _generate(self, prompts: Sequence[str], seeds: Tensor) -> Tensor:
-        """Drawn tokens [B, at most T]; behind its end token a row repeats it."""
+    def _generate(self, prompts: Sequence[str], seeds: Tensor) -> tuple[Tensor, Tensor]:
+        """Drawn tokens [B, at most T], and whether all logits of a prompt up to its end token were finite [B].
+
+        Behind its end token a row repeats it.
+        """
         tokens = self._tokenizer(
             [self._prompt(text) for text in prompts],
             padding=True,
@@ -71,6 +76,7 @@ class TarLLM:
         mask, fed, cache = tokens.attention_mask, tokens.input_ids, None
         positions = (mask.cumsum(1) - 1).clamp(min=0)
         ended = torch.zeros(len(prompts), dtype=torch.bool, device=self._device)
+        is_finite = ~ended
         drawn: list[Tensor] = []
         with torch.inference_mode():
             for index in range(self._side**2):
@@ -82,6 +88,7 @@ class TarLLM:
                     use_cache=True,
                     logits_to_keep=1,
                 )
+                is_finite &= ended | largest(out.logits[:, -1]).isfinite()
                 where = torch.full_like(fed[:, :1], index)
                 fed = draw(out.logits, self._sampler, seeds, where, stream="condition", grid=self._side)
                 if drawn:
@@ -92,7 +99,7 @@ class TarLLM:
                     break
                 cache, positions = out.cache, positions[:, -1:] + 1
                 mask = torch.cat([mask, torch.ones_like(mask[:, :1])], 1)
-        return torch.cat(drawn, 1)
+        return torch.cat(drawn, 1), is_finite
 
     def _prompt(self, text: str) -> str:
         messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}]

@@ -2,7 +2,7 @@
 
 `upsample(low [B, b, w], start) -> [B, (b - start) * ratio, w * ratio]`: `low` holds the draft rows
 0 .. b-1 known so far, the result the target rows of draft rows start .. b-1. Row-causal: nothing
-below row b-1 is used, because nothing below is given.
+below row b-1 is used, because nothing below is given. An image whose numbers are not finite has codes -1.
 """
 
 from collections.abc import Callable

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mulosd.models.vq import VQModel
+from mulosd.sampling.finite import where_finite
 
 
 class AreaDown:
@@ -21,6 +22,7 @@ class AreaDown:
         """[B, b * ratio, W], start -> [B, b - start, W / ratio]."""
         known = high.shape[1]
         filler = high[:, -1:].expand(-1, self.target_grid - known, -1)
-        pixels = self.vq.decode(torch.cat([high, filler], dim=1)).clamp(-1, 1)
-        codes = self.vq.encode(F.avg_pool2d(pixels, self.ratio))
+        pixels = self.vq.decode(torch.cat([high, filler], dim=1))
+        latent = self.vq.latent(F.avg_pool2d(pixels.clamp(-1, 1), self.ratio))
+        codes = where_finite(self.vq.quantize.nearest(latent), pixels, latent)
         return codes[:, start : known // self.ratio]

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from mulosd.errors import DataError
 from mulosd.families.latent_card import LatentCard
 from mulosd.models.vq import VQModel
+from mulosd.sampling.finite import where_finite
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,8 @@ class Latent:
         """[B, b, w], start -> [B, (b - start) * ratio, w * ratio]."""
         known, ratio = low.shape[1], self.net.config.ratio
         canvas = F.pad(low, (0, 0, 0, self.draft_grid - known))
-        codes = self.vq.quantize.nearest(self.net(self.vq.quantize.lookup(canvas)))
+        vectors = self.net(self.vq.quantize.lookup(canvas))
+        codes = where_finite(self.vq.quantize.nearest(vectors), vectors)
         return codes[:, start * ratio : known * ratio]
 
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mulosd.models.vq import VQModel
+from mulosd.sampling.finite import where_finite
 
 Enlarge = Callable[[Tensor], Tensor]
 
@@ -32,8 +33,10 @@ class PixelSpace:
         """[B, b, w], start -> [B, (b - start) * ratio, w * ratio]."""
         known = low.shape[1]
         filler = low[:, -1:].expand(-1, self.draft_grid - known, -1)
-        pixels = self.vq.decode(torch.cat([low, filler], dim=1)).clamp(-1, 1)
-        codes = self.vq.encode(self.enlarge(pixels).clamp(-1, 1))
+        pixels = self.vq.decode(torch.cat([low, filler], dim=1))
+        large = self.enlarge(pixels.clamp(-1, 1))
+        latent = self.vq.latent(large.clamp(-1, 1))
+        codes = where_finite(self.vq.quantize.nearest(latent), pixels, large, latent)
         return codes[:, start * self.ratio : known * self.ratio]
 
 

@@ -146,7 +146,7 @@ def finish_job(job: ScoreJob, *, current_chunks: frozenset[str]) -> list[Metric]
         modules = (type(job.evaluator).__module__,)
         state = load_state(job.states / report.name, report.sha256, extra_modules=modules)
         merged = state if position == 0 else job.evaluator.merge(merged, state)
-    metrics: list[Metric] = job.evaluator.finalize(merged)
+    metrics = [metric.finite() for metric in job.evaluator.finalize(merged)]
     path = job.folder / METRICS
     old = read_json(path)["results"] if path.exists() else {}
     results = {k: r for k, r in old.items() if {part[1] for part in r["basis"]} <= current_chunks}

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mulosd.errors import DataError, UserError
+from mulosd.errors import DataError, DecodingFailed, UserError
 from mulosd.stage.manifest import FileEntry
 from mulosd.types import Decoded
 from pipelines.plan.cells import Sample
@@ -141,10 +141,20 @@ def _decode_together(task: DecodeTask, target: Target, batch: Sequence[Sample]) 
     from mulosd.stage.write import sample_row
 
     prompts, seeds = [sample.prompt.text for sample in batch], [sample.seed for sample in batch]
-    images = target.decode(prompts, seeds, task.method, **condition_of(task.conditions, batch))
+    images: Sequence[Decoded | str]
+    try:
+        images = target.decode(prompts, seeds, task.method, **condition_of(task.conditions, batch))
+    except DecodingFailed as error:  # the others are what they would be without the failed ones
+        log.warning("%s: %s", task.name, error)
+        images = error.results
     if len(images) != len(batch):
         raise RuntimeError(f"the decoder returned {len(images)} images for {len(batch)} prompts")
-    return [sample_row(_staged(s, decoded, None, len(batch))) for s, decoded in zip(batch, images, strict=True)]
+    return [
+        sample_row(
+            _staged(s, None, image, len(batch)) if isinstance(image, str) else _staged(s, image, None, len(batch))
+        )
+        for s, image in zip(batch, images, strict=True)
+    ]
 
 
 def condition_of(source: ConditionSource | None, samples: Sequence[Sample]) -> dict[str, Any]:

@@ -46,14 +46,19 @@ def _encode(task: EncodeTask, encoder: Any, items: Sequence[tuple[str, str, int 
 
 
 def _encode_together(encoder: Any, items: Sequence[tuple[str, str, int | None]]) -> list[dict[str, Any]]:
-    from mulosd.text.packing import pack
+    from mulosd.text.packing import broken_rows, pack
 
     began = time.perf_counter()
     encoded = encoder.encode([prompt for _, prompt, _ in items], [seed or 0 for _, _, seed in items])
     packed = pack(encoded.condition)  # brings the values to the host, so that the clock has seen all work
     seconds = time.perf_counter() - began
-    return [
-        {"key": key, "prompt": prompt, "seed": seed, **row, "padded_ids": padded}
-        | {"encode_s": seconds, "batch_prompts": len(items)}
-        for (key, prompt, seed), row, padded in zip(items, packed, encoded.padded_ids, strict=True)
-    ]
+    failed = {*encoded.failed, *broken_rows(encoded.condition)}
+    rows: list[dict[str, Any]] = []
+    for b, (key, prompt, seed) in enumerate(items):
+        row = {"key": key, "prompt": prompt, "seed": seed}
+        if b in failed:
+            rows.append({**row, "error": "the numbers of the encoder are not finite (NaN or infinite)"})
+            continue
+        row |= {**packed[b], "padded_ids": encoded.padded_ids[b]}
+        rows.append({**row, "encode_s": seconds, "batch_prompts": len(items)})
+    return rows

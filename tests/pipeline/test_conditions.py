@@ -1,17 +1,19 @@
 """The condition stage: each prompt is encoded once, whatever decodes it and however often a run is stopped."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from mulosd.errors import DataError
+from mulosd.models.condition import Condition
 from mulosd.stage.conditions import condition_entries, read_conditions
 from mulosd.stage.prune import Removable
 from mulosd.stage.read import iter_cell, read_table
 from mulosd.stage.verify import verify_store
+from mulosd.text.encoder import Encoded
 from pipelines.latency.bench import run_bench
 from pipelines.plan.build import build_plan
 from pipelines.run import driver
@@ -236,3 +238,24 @@ def test_keys_of_cells_do_not_depend_on_the_stage(tmp_path: Path) -> None:
     """The encoder's weights are part of the card's content hash; the stage itself adds nothing to a key."""
     cells = build_plan(toy_sweep(target="fake-t5")).cells
     assert all("condition" not in key for cell in cells for key in cell.config)
+
+
+def test_features_that_are_not_finite_are_an_error_of_their_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As T5 gives them in float16; the prompts of the same call keep theirs."""
+    real = fakes.FakeEncoder.encode
+
+    def encode(self: fakes.FakeEncoder, prompts: Sequence[str], seeds: Sequence[int]) -> Encoded:
+        found = real(self, prompts, seeds)
+        values = found.condition.values.float()
+        values[[prompt == "prompt 3" for prompt in prompts], -1] = float("nan")
+        failed = tuple(b for b, prompt in enumerate(prompts) if prompt == "prompt 7")  # as an LLM says
+        return Encoded(Condition(values, found.condition.mask), found.padded_ids, failed)
+
+    monkeypatch.setattr(fakes.FakeEncoder, "encode", encode)
+    with pytest.raises(RunFailed, match=r"2 of 10 images failed.* numbers of the encoder are not finite"):
+        run_sweep(toy_sweep(target="fake-t5", methods=[{"method": "ar"}]), out=tmp_path)
+    failed = {row["prompt"]: row["batch_prompts"] for row in staged(tmp_path) if row["error"]}
+    assert failed == {"prompt 3": None, "prompt 7": None}
+    assert {row["batch_prompts"] for row in staged(tmp_path) if not row["error"]} == {3, 1}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mulosd.errors import DataError
+from mulosd.errors import DataError, DecodingFailed
 from mulosd.stage.read import read_rows
 from mulosd.types import Decoded
 from pipelines.plan.build import build_plan
@@ -158,3 +158,25 @@ def test_a_chunk_without_failures_replaces_one_with(tmp_path: Path) -> None:
 
     assert decode_chunk(whole, Slow(4)).failures == ()
     assert [row["error"] for row in read_rows(Path(whole.path))] == [None] * 4
+
+
+class Overflowing(FakeTarget):
+    """A batch whose second image meets a NaN."""
+
+    def decode(
+        self, prompts: Sequence[str], seeds: Sequence[int], method: Any, *, frames: bool = False
+    ) -> list[Decoded]:
+        images: list[Decoded | str] = [*super().decode(prompts, seeds, method)]
+        images[1] = "the drafter's logits are not finite"
+        raise DecodingFailed("1 of 4 images failed", images)
+
+
+def test_an_image_that_is_not_finite_is_a_failed_row_and_its_neighbours_are_not(tmp_path: Path) -> None:
+    report = decode_chunk(task(tmp_path), Overflowing("fake-a"))
+    rows = read_rows(Path(task(tmp_path).path))
+    assert report.failures == ((rows[1]["sample_id"], "the drafter's logits are not finite"),)
+    assert [row["image"] is None for row in rows] == [False, True, False, False]
+    assert [row["batch_images"] for row in rows] == [4] * 4  # decoded once, together
+    decode_chunk(task(tmp_path / "sound"), FakeTarget("fake-a"))
+    sound = read_rows(Path(task(tmp_path / "sound").path))
+    assert [row for i, row in enumerate(rows) if i != 1] == [row for i, row in enumerate(sound) if i != 1]

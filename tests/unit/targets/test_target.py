@@ -1,5 +1,6 @@
 """The one door to a loaded target: every method decodes, what cannot run is refused, undecided cells are grey."""
 
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from mulosd.decoding.engine import Engine
 from mulosd.decoding.wavefront import Worklist, fill
-from mulosd.errors import ConfigError, EnvironmentProblem
+from mulosd.errors import ConfigError, DecodingFailed, EnvironmentProblem
 from mulosd.families.card import Card
 from mulosd.methods import AR, METHODS, DraftOnly, MuLoSD, SamplerKnobs, ZipAR, build_method
 from mulosd.models.image_gpt import on_grid
@@ -19,6 +20,7 @@ from mulosd.targets import load_target, loading
 from mulosd.targets import target as target_module
 from mulosd.targets.target import Target, to_uint8
 from mulosd.training import tiny
+from mulosd.types import Decoded
 from mulosd.upsample.token import Repeat
 from tests import tiny_family
 
@@ -87,7 +89,7 @@ def test_the_drafters_guidance_is_its_own(high: Target) -> None:
 
 def test_knobs_of_guidance_reach_the_samplers(high: Target) -> None:
     """cfg_interval counts cells of the target, so it is none of the drafter's."""
-    condition = high._condition([PROMPT], [1])
+    condition = high._placed(high._encoder.encode([PROMPT], [1]).condition)
     job = high._job(condition, [1], MuLoSD(cfg_interval=3, logits_dtype="model"), None)
     assert (job.sampler.cfg_interval, job.draft_sampler.cfg_interval) == (3, -1)
     assert (job.sampler.logits_dtype, job.draft_sampler.logits_dtype) == ("model", "model")
@@ -122,7 +124,12 @@ def test_self_drafting_loads_no_second_checkpoint(multi: Target, monkeypatch: py
 def test_the_self_drafter_is_the_target_on_the_draft_grid(multi: Target) -> None:
     """Its draft is what AR decoding of that model draws from the drafter's noise."""
     small = Target(multi.card, multi.vq, on_grid(multi.model, 2), None)
-    job = small._job(small._condition([PROMPT], [7]), [7], AR(guidance=multi.card.sampler["draft_guidance"]), None)
+    job = small._job(
+        small._placed(small._encoder.encode([PROMPT], [7]).condition),
+        [7],
+        AR(guidance=multi.card.sampler["draft_guidance"]),
+        None,
+    )
     engine = Engine(small.model, job.condition, job.seeds, job.sampler, job.stats, stream="draft")
     fill(engine, [Worklist(np.ones((2, 2), np.int64), 2, first_row_serial=True)], "draft")
     draft = multi.decode([PROMPT], [7], DraftOnly(drafter="self", upsampler="repeat", draft_window=2))[0]
@@ -234,3 +241,40 @@ def test_unknown_dtypes_and_absent_devices_are_refused(folder: Path, monkeypatch
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(EnvironmentProblem, match="torch sees no CUDA device; use --device cpu"):
         load_target("tiny-low", device="cuda", folder=folder)
+
+
+def test_an_image_that_is_not_finite_fails_and_its_neighbours_do_not(
+    high: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts, seeds = [PROMPT, "two crosses", PROMPT], [7, 1, 8]
+    whole = high.decode(prompts, seeds, AR())
+    real = high.vq.decode
+
+    def broken(codes: Tensor) -> Tensor:
+        pixels = real(codes)
+        pixels[1, 2, 3, 4] = torch.inf
+        return pixels
+
+    monkeypatch.setattr(high.vq, "decode", broken)
+    with pytest.raises(DecodingFailed) as caught:
+        high.decode(prompts, seeds, AR())
+    reason = "the decoded pixels are not finite (NaN or infinite) in float64"
+    assert str(caught.value) == f"tiny-high: 1 of 3 images failed: {reason}."
+    assert caught.value.results[1] == reason
+    for image in (0, 2):
+        found = caught.value.results[image]
+        assert isinstance(found, Decoded)
+        assert np.array_equal(found.image, whole[image].image)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_an_overflow_of_float16_says_what_to_do(folder: Path) -> None:
+    target = load_target("tiny-high", dtype="float16", folder=folder)
+    target.model.output.weight.data.mul_(1e5)
+    for method in (AR(), DraftOnly(drafter="checkpoint", upsampler="repeat"), MuLoSD(upsampler="repeat")):
+        if method.name == "draft-only":
+            target.drafter.output.weight.data.mul_(1e5)  # type: ignore[union-attr]
+        with pytest.raises(DecodingFailed, match=r"not finite .* in float16; decode in bfloat16 or float32"):
+            target.decode([PROMPT], [7], method)
+    with pytest.raises(DecodingFailed, match="the target's logits are not finite"):
+        target.first_codes([PROMPT], [7])

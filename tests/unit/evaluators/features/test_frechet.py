@@ -170,10 +170,36 @@ def test_a_callable_reference_must_say_what_it_is_and_match_the_rows() -> None:
         judge.score(ROWS)
 
 
-def test_features_that_are_not_finite_are_a_bug() -> None:
+class Overflowing(MeanColor):
+    """Gives NaN for the images of `broken`."""
+
+    broken: Sequence[np.ndarray] = ()
+
+    def features(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        found = super().features(images)
+        for i, image in enumerate(images):
+            if any(np.array_equal(image, other) for other in self.broken):
+                found[i, 1] = np.nan
+        return found
+
+
+@pytest.mark.parametrize("side", ["decoded", "reference"])
+def test_features_that_are_not_finite_are_missing(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Overflowing, "broken", [IMAGES[4] if side == "decoded" else renders(ROWS)[4]])
+    judge = FrechetEvaluator(Overflowing(), reference=renders, reference_identity={"source": "renders"})
+    metric = metric_of(ROWS, judge)
+    assert (metric.n, metric.n_missing, metric.protocol["n_reference"]) == (11, 1, 11)
+    rest = [r for i, r in enumerate(ROWS) if i != 4]
+    assert metric.value == metric_of(rest, evaluator(renders, reference_identity={"source": "renders"})).value
+    monkeypatch.setattr(Overflowing, "broken", [*IMAGES, *renders(ROWS)])
+    metric = metric_of(ROWS, judge)
+    assert (metric.value, metric.n, metric.n_missing) == (None, 0, 12)
+
+
+def test_features_of_another_shape_are_a_bug() -> None:
     class Broken(MeanColor):
         def features(self, images: Sequence[np.ndarray]) -> np.ndarray:
-            return np.full((len(images), 3), np.nan, np.float32)
+            return np.zeros((len(images), 2), np.float32)
 
     with pytest.raises(ValueError, match="broken features"):
         FrechetEvaluator(Broken(), reference=REFERENCE).score(ROWS)
