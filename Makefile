@@ -5,11 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUNS ?= runs
+# Test processes: one a core, four at most, about 1 GiB each. TESTS="-n 0" is one process.
+TESTS ?= -n auto --maxprocesses 4
 
 # Waiting threads must not spin: a busy neighbour makes a two-thread step many times slower otherwise.
 export OMP_WAIT_POLICY := passive
 
-.PHONY: demo test lint bench ui
+.PHONY: demo test test-all lint bench ui
 .DEFAULT_GOAL := demo
 
 $(STAMP): pyproject.toml constraints.txt
@@ -22,8 +24,11 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## sweep of the tiny family through Ray, then table, contact sheet and animation
 	$(BIN)/python -m pipelines.cli demo --out $(RUNS)/demo
 
-test: $(STAMP)  ## unit, contract, parity and pipeline tests
-	$(BIN)/python -m pytest tests
+test: $(STAMP)  ## every test that takes seconds
+	$(BIN)/python -m pytest tests $(TESTS)
+
+test-all: $(STAMP)  ## the slow ones too
+	$(BIN)/python -m pytest tests --slow $(TESTS)
 
 lint: $(STAMP)  ## format, lint, types, import directions: what CI and pre-commit run
 	$(BIN)/ruff format --check .

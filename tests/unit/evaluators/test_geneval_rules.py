@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from evaluators.geneval import TASKS, Detection, Thresholds, judge, relations, select_instances
 from mulosd.errors import ConfigError
+from mulosd.prompts import load_prompts
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "fixtures" / "geneval_golden_vectors.json").read_text())
 
@@ -103,5 +104,5 @@ def test_thresholds_out_of_range_are_refused(wrong: dict) -> None:
         Thresholds(**wrong)
 
 
-def test_there_are_six_tasks() -> None:
-    assert len(TASKS) == 6
+def test_the_tasks_are_those_of_the_official_prompts() -> None:
+    assert {prompt.metadata["tag"] for prompt in load_prompts({"name": "geneval"})} == set(TASKS)
