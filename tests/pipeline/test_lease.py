@@ -26,9 +26,23 @@ with hold(Path(sys.argv[1])):
 
 
 @pytest.fixture(autouse=True)
-def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"LEASE_S": 0.6, "RENEW_S": 0.1, "POLL_S": 0.05}.items():
-        monkeypatch.setattr(lease, name, value)
+def _renewed_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "RENEW_S", 0.05)
+
+
+class Clock:
+    """Sleeping takes no time; meanwhile a holder on another host renews its lease four times a lease, until it dies."""
+
+    def __init__(self, path: Path, dies_at: float) -> None:
+        self.path, self.dies_at, self.now = path, dies_at, 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        if self.now < self.dies_at:
+            foreign(self.path, beat=int(self.now // (lease.LEASE_S / 4)))
 
 
 def foreign(path: Path, beat: int = 0) -> None:
@@ -63,27 +77,19 @@ def test_the_lock_of_a_killed_process_is_taken_over_at_once(tmp_path: Path) -> N
         held.check()
 
 
-def test_a_lease_of_another_host_is_waited_for_while_it_is_renewed(tmp_path: Path) -> None:
+def test_a_lease_of_another_host_is_waited_for_while_it_is_renewed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / ".lock"
+    clock = Clock(path, dies_at=2 * lease.LEASE_S + 1)
+    monkeypatch.setattr(lease, "time", clock)
     foreign(path)
-    over = threading.Event()
-
-    def renew() -> None:
-        beat = 0
-        while not over.wait(0.1):
-            beat += 1
-            foreign(path, beat)
-
-    thread = threading.Thread(target=renew)
-    thread.start()
     with pytest.raises(Locked, match="process 7 on elsewhere"), hold(path, wait=False):
         pass
-    begun = time.monotonic()
-    threading.Timer(1.2, over.set).start()
+    assert clock.now == 0
     with hold(path) as held:
         held.check()
-    assert time.monotonic() - begun > 1.2 + 0.5
-    thread.join()
+    assert 3 * lease.LEASE_S <= clock.now <= 3 * lease.LEASE_S + 3 * lease.POLL_S
 
 
 def test_a_holder_that_was_passed_over_stops(tmp_path: Path) -> None:
@@ -102,8 +108,10 @@ def test_leases_are_renewed_by_one_thread(tmp_path: Path) -> None:
     with hold(tmp_path / "a"), hold(tmp_path / "b"):
         renewers = [t for t in threading.enumerate() if t.name == "leases" and t not in before]
         assert len(renewers) == 1
-        time.sleep(0.35)
-        assert json.loads((tmp_path / "b").read_text())["beat"] >= 1
+        end = time.monotonic() + 60
+        while json.loads((tmp_path / "b").read_text() or "{}").get("beat", 0) == 0:
+            assert time.monotonic() < end
+            time.sleep(0.01)
     with hold(tmp_path / "a"):
         pass
 

@@ -23,7 +23,7 @@ def test_a_cell_has_one_writer(tmp_path: Path) -> None:
         thread.start()
         time.sleep(0.1)
         events.append("first")
-    thread.join(timeout=10)
+    thread.join(timeout=60)
     assert events == ["first", "second"]
 
 

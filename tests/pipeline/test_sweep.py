@@ -97,10 +97,10 @@ def test_only_keeps_the_methods_it_names_and_the_control_rows(tmp_path: Path) ->
 
 
 def test_ten_thousand_configurations_are_checked_in_time() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     sweep = toy_sweep(methods=[{"method": "mulosd", "grid": {"tau": [i / 1e4 for i in range(10_000)]}}])
     assert len(sweep.methods) == 10_000
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_parse_override() -> None:

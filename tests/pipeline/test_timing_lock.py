@@ -1,5 +1,7 @@
 """Work shares a host, timing has it alone."""
 
+import fcntl
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +18,21 @@ def own_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(devices.FOLDER, str(tmp_path))
 
 
+def wait_until_held(name: str) -> None:
+    """Until some thread has the lock `name`."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        handle = devices._open(name)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        finally:
+            os.close(handle)
+        time.sleep(0.01)
+    pytest.fail(f"nobody holds {name}")
+
+
 def in_thread(enter: Callable[[], AbstractContextManager[None]], events: list[str], name: str) -> threading.Thread:
     def run() -> None:
         with enter():
@@ -30,7 +47,7 @@ def in_thread(enter: Callable[[], AbstractContextManager[None]], events: list[st
 def test_workers_share_the_host() -> None:
     events: list[str] = []
     with devices.working():
-        in_thread(devices.working, events, "other").join(timeout=5)
+        in_thread(devices.working, events, "other").join(timeout=60)
     assert events == ["other"]
 
 
@@ -38,10 +55,11 @@ def test_timing_waits_for_work_and_keeps_new_work_out() -> None:
     events: list[str] = []
     with devices.working():
         bench = in_thread(devices.timing, events, "bench")
+        wait_until_held("gate")
         late = in_thread(devices.working, events, "late")  # would starve the bench run if it could pass
         assert events == []
-    bench.join(timeout=5)
-    late.join(timeout=5)
+    bench.join(timeout=60)
+    late.join(timeout=60)
     assert events == ["bench", "late"]
 
 
@@ -51,6 +69,6 @@ def test_work_waits_for_timing() -> None:
         work = in_thread(devices.working, events, "work")
         other = in_thread(devices.timing, events, "other bench")
         assert events == []
-    work.join(timeout=5)
-    other.join(timeout=5)
+    work.join(timeout=60)
+    other.join(timeout=60)
     assert sorted(events) == ["other bench", "work"]
