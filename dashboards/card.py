@@ -18,7 +18,7 @@ MEASURE = "mulosd measure {family} --out DIR"
 _INTRO = """\
 # The `{family}` family
 
-One VQ tokenizer shared by {number} autoregressive image models, trained from nothing on procedurally rendered scenes
+One VQ tokenizer shared by {number} autoregressive image models, trained from scratch on procedurally rendered scenes
 (`{world}`) by `mulosd train {family}`. This page is what `mulosd card {family}` prints: every number comes from the
 family's `card.json`.
 

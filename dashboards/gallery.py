@@ -39,7 +39,7 @@ def contact_sheet(columns: Mapping[str, Sequence[Picture]], *, title: str = "", 
     """One row per sample id, one column per label; tile: side of an image in px."""
     rows = _sample_rows(columns)
     if not rows:
-        raise DataError("the contact sheet has no pictures; run the sweep before drawing it.")
+        raise DataError("the contact sheet has no images; run the sweep before drawing it.")
     pair = 2 * tile + GAP
     head = 30 + (34 if title else 0) + 2 * 17
     width = 2 * MARGIN + PROMPT_WIDTH + len(columns) * (pair + GUTTER)

@@ -70,7 +70,7 @@ def save_region_maps(path: Path, cells: Sequence[CellRegions], *, title: str = "
     from matplotlib.figure import Figure
 
     if not cells:
-        raise DataError("there are no regions to draw; name a sweep with a mulosd cell.")
+        raise DataError("there are no regions to plot; name a sweep with a mulosd cell.")
     columns = min(len(cells), COLUMNS)
     bands = -(-len(cells) // columns)
     figure = Figure(figsize=(1.9 * columns + 0.6, 5.6 * bands + 0.4), dpi=90, layout="constrained")

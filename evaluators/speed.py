@@ -76,11 +76,11 @@ class SpeedEvaluator:
         num_tokens = len(row["token_ids"])
         if self._n_target_tokens not in (None, num_tokens):
             raise DataError(
-                f"{sample_id}: has {num_tokens} tokens, expected are {self._n_target_tokens}; decode it again."
+                f"{sample_id}: has {num_tokens} tokens instead of {self._n_target_tokens}; decode it again."
             )
         counters = {name: int(row[name]) for name in COUNTERS}
         if num_tokens < 1 or sum(counters[f"forwards_{kind}"] for kind in FORWARD_KINDS) < 1:
-            raise DataError(f"{sample_id}: an image without a token or a forward cannot be; decode its chunk again.")
+            raise DataError(f"{sample_id}: an image needs at least one token and one forward; decode its chunk again.")
         chosen = {"chosen_taus": row["chosen_taus"]} if row.get("chosen_taus") else {}
         return {"sample_id": sample_id, "status": "scored", "target_tokens": num_tokens, **counters, **chosen}
 

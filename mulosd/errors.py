@@ -44,8 +44,8 @@ NOT_YET = {
     "fid": "the Inception network and its reference statistics are missing; `frechet` is a distance on other features",
     "hpsv2": "its network and weights are missing",
     "clipscore": "its network and weights are missing",
-    "geneval-mask2former": "GenEval's detector of real objects is missing; `geneval` judges drawn scenes alone",
-    "dpg-mplug": "DPG-Bench's question answerer is missing; `dpg` answers for drawn scenes alone",
+    "geneval-mask2former": "GenEval's detector of real objects is missing; `geneval` judges rendered scenes only",
+    "dpg-mplug": "DPG-Bench's question answerer is missing; `dpg` answers for rendered scenes only",
 }
 
 

@@ -130,11 +130,13 @@ def _question(entry: Mapping[str, Any], where: str) -> Question:
     texts = {}
     for key in ("tuple", "question_natural_language"):
         if not isinstance(entry.get(key), str) or not entry[key].strip():
-            raise DataError(f"{where}: {key} = {entry.get(key)!r} is no text; give DPG's columns.")
+            raise DataError(f"{where}: {key} = {entry.get(key)!r} must be a string; give DPG's columns.")
         texts[key] = entry[key]
     category, detail = category_of(texts["tuple"])
     if category not in CATEGORIES:
-        raise DataError(f"{where}: tuple = {texts['tuple']!r} is of no category; allowed are {', '.join(CATEGORIES)}.")
+        raise DataError(
+            f"{where}: tuple = {texts['tuple']!r} has no known category; allowed are {', '.join(CATEGORIES)}."
+        )
     (identity,) = _ids(entry.get("proposition_id"), 1, where, "proposition_id")[:1] or (0,)
     parents = _ids(entry.get("dependency"), 0, where, "dependency")
     return Question(identity, texts["question_natural_language"], tuple(p for p in parents if p != 0), category, detail)

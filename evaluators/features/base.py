@@ -80,7 +80,7 @@ class FixedReference:
             with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
                 features, network = archive["features"], json.loads(str(archive["network"]))
         except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-            raise DataError(f"{path}: no archive of reference features ({error}); write it again.") from error
+            raise DataError(f"{path}: not an archive of reference features ({error}); write it again.") from error
         if features.ndim != 2 or features.dtype != np.float32 or not np.isfinite(features).all():
             raise DataError(f"{path}: features are not finite float32 [n, features]; write the archive again.")
         return cls(features, network)

@@ -41,7 +41,7 @@ class Thresholds:
         for key in ("score", "counting", "max_overlap", "position"):
             value = getattr(self, key)
             if not 0.0 <= value <= 1.0:
-                raise ConfigError(f"geneval threshold {key} = {value} is out of range; it lies in [0, 1].")
+                raise ConfigError(f"geneval threshold {key} = {value} is out of range; allowed are 0 to 1.")
         if self.max_objects < 1:
             raise ConfigError(f"geneval max_objects = {self.max_objects} is too small; give at least 1.")
 

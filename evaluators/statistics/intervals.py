@@ -331,4 +331,4 @@ def _where_all_agree(share: Estimate) -> Estimate:
 def _check_positive(values: Values) -> None:
     wrong = sorted(key for key, value in values.items() if not value > 0)
     if wrong:
-        raise DataError(f"sample {wrong[0]!r} has {values[wrong[0]]} below the line of a ratio; it must be above 0.")
+        raise DataError(f"sample {wrong[0]!r} has {values[wrong[0]]} below the fraction bar; it must be above 0.")

@@ -156,8 +156,8 @@ class _Explained:
             raise EnvironmentProblem(f"{self.what}: HF_HUB_OFFLINE is set; unset it to fetch files.") from error
         if isinstance(error, HfHubHTTPError) and getattr(error.response, "status_code", 0) in (401, 403, 404):
             raise DataError(
-                f"{self.what}: the hub has none, or not for this user ({error.response.status_code}); check the name "
-                "and `hf auth login`."
+                f"{self.what}: the hub has none, or this user may not see it ({error.response.status_code}); "
+                "check the name and `hf auth login`."
             ) from error
         if isinstance(error, OSError) and error.errno in DISK:
             raise EnvironmentProblem(

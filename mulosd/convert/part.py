@@ -62,7 +62,7 @@ def family_file(family: str) -> dict[str, Any]:
     taken = {target for _, other in families() if other["family"] != data["family"] for target in other["targets"]}
     doubled = sorted(taken & data["targets"].keys())
     if doubled or data["family"] in released:
-        raise ConfigError(f"{family}: {', '.join(doubled) or data['family']} is known already; choose another name.")
+        raise ConfigError(f"{family}: {', '.join(doubled) or data['family']} is already known; choose another name.")
     for target in data["targets"]:
         check_target(target, data, Path(family))
     return data
@@ -136,7 +136,7 @@ def _check_grid(path: Path, source: Source, part: str, template: dict[str, Any],
         if path.name in _published(other) - _published(parts[part]):
             raise DataError(f"{path}: a file of this name is {name}, not {part}; use --part {name} or rename it.")
         if set(other.get("source", {}).get("files", {}).values()) == set(source.files.values()):
-            raise DataError(f"{path}: this very file was converted as {name}; give the one that belongs to {part}.")
+            raise DataError(f"{path}: this same file was converted as {name}; give the one that belongs to {part}.")
     config = parts[part]["config"]
     for key, stated, expected in _stated(source, config):
         if stated != expected:

@@ -275,7 +275,7 @@ def _check_fit(target_id: str, data: dict[str, Any], path: Path) -> None:
     grids = [_number(data, path, name, "grid") for name in names]
     if grids[0] % grids[-1]:
         raise DataError(
-            f"{path}: the {grids[0]}-cell grid of {target_id} is no multiple of its drafter's "
+            f"{path}: the {grids[0]}-cell grid of {target_id} is not a multiple of its drafter's "
             f"{grids[-1]}; name a drafter whose grid divides it."
         )
 
@@ -289,7 +289,7 @@ def _grids(data: Mapping[str, Any], target_id: str) -> tuple[int, ...]:
 def _number(data: dict[str, Any], path: Path, part: str, key: str) -> int:
     value = need(data, path, "parts", part, "config", key)
     if not isinstance(value, int) or value < 1:
-        raise DataError(f"{path}: parts.{part}.config.{key} = {value!r} is no count; restore the card.")
+        raise DataError(f"{path}: parts.{part}.config.{key} = {value!r} must be a positive integer; restore the card.")
     return value
 
 

@@ -27,7 +27,7 @@ def checked_file(name: str) -> Path:
         raise DataError(f"{text}: there is no such file; give the path of an existing one.")
     if mark and (found := _sha256(path)) != expected:
         raise DataError(
-            f"{text}: sha256 is {found[:12]}…, {expected[:12]}… was asked for; restore the file, or run the command "
+            f"{text}: sha256 is {found[:12]}…, expected {expected[:12]}…; restore the file, or run the command "
             "again to use it as it is."
         )
     return path

@@ -146,7 +146,9 @@ def check_top_p(knobs: SamplerKnobs, key: str) -> None:
     """ConfigError where the knob is set and outside (0, 1]."""
     value = getattr(knobs, key)
     if value is not None and not 0.0 < value <= 1.0:
-        raise ConfigError(f"{knobs.name}.{key} = {value} is out of range; it lies in (0, 1], 1 switches it off.")
+        raise ConfigError(
+            f"{knobs.name}.{key} = {value} is out of range; allowed are numbers above 0 up to 1 (1 switches it off)."
+        )
 
 
 def check_choice(knobs: SamplerKnobs, key: str, allowed: tuple[str, ...]) -> None:

@@ -99,8 +99,8 @@ def _check_mulosd(method: MuLoSD, card: Card) -> None:
         )
     if card.draft_grid and method.rows_per_cycle != "all" and method.rows_per_cycle >= card.draft_grid:
         raise ConfigError(
-            f"mulosd.rows_per_cycle = {method.rows_per_cycle} takes all {card.draft_grid} draft rows of "
-            f"{card.target_id} at once; choose from 1 to {card.draft_grid - 1}, or all."
+            f"mulosd.rows_per_cycle = {method.rows_per_cycle} covers all {card.draft_grid} draft rows of "
+            f"{card.target_id}; choose from 1 to {card.draft_grid - 1}, or all."
         )
     if method.pooling == "unfiltered" and not _filters(target_sampler(method, card.sampler)):
         raise ConfigError(

@@ -59,8 +59,8 @@ class MuLoSD(DraftOnly):
             check_min(self, "rows_per_cycle", 1)
         if self.resampled_fraction is not None and not 0.0 < self.resampled_fraction < 1.0:
             raise ConfigError(
-                f"mulosd.resampled_fraction = {self.resampled_fraction} is out of range; it lies between 0 and 1, "
-                "both excluded (tau <= 0 resamples nothing, tau > 1 everything)."
+                f"mulosd.resampled_fraction = {self.resampled_fraction} is out of range; give a number "
+                "between 0 and 1, both excluded (tau <= 0 resamples nothing, tau > 1 everything)."
             )
 
     @property

@@ -39,7 +39,7 @@ class ARDTok(Transformer):
 
     def __init__(self, config: GPTConfig, cond_dim: int) -> None:
         if config.positions != "learned" or config.axial_positions:
-            raise ValueError("AR-DTok has learned positions alone: positions='learned', axial_positions=False")
+            raise ValueError("AR-DTok has learned positions only: positions='learned', axial_positions=False")
         super().__init__(config)
         self.clip_proj = nn.Linear(cond_dim, config.dim)
         # the last cell is never fed, so that the table ends one before it

@@ -157,7 +157,7 @@ class TATokDecoder(nn.Module):
         """Ids [B, T], T a square number -> features [B, T, width]."""
         side = round(ids.shape[1] ** 0.5)
         if side * side != ids.shape[1]:
-            raise ValueError(f"{ids.shape[1]} ids form no square grid")
+            raise ValueError(f"{ids.shape[1]} ids do not form a square grid")
         tower = self.decoder["vision_model"]
         assert isinstance(tower, VisionTower)
         x = tower.embeddings["patch_embedding"](self.bottleneck.decode(ids))

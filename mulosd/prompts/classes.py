@@ -30,6 +30,6 @@ def class_of(text: str, num_classes: int) -> int:
     if match and int(match[1]) < num_classes:
         return int(match[1])
     raise ConfigError(
-        f"prompt {text!r} names none of the model's {num_classes} classes; write class:0 to class:{num_classes - 1}, "
+        f"prompt {text!r} is not one of the model's {num_classes} classes; write class:0 to class:{num_classes - 1}, "
         "in a sweep the prompt set `classes`."
     )

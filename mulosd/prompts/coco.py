@@ -81,7 +81,7 @@ def _read(path: Path) -> dict[int, list[Annotation]]:
 def _field(entry: Any, key: str, kind: type, where: str) -> Any:
     value = entry.get(key) if isinstance(entry, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise DataError(f"{where}: {key} = {value!r} is no {kind.__name__}; give an unchanged {WHAT}.")
+        raise DataError(f"{where}: {key} = {value!r} must be of type {kind.__name__}; give an unchanged {WHAT}.")
     return value
 
 

@@ -89,8 +89,8 @@ def _regenerated() -> list[Row]:
     rows = generate()
     if hashlib.sha256(metadata_text(rows).encode()).hexdigest() != METADATA_SHA256:
         raise EnvironmentProblem(
-            f"prompts geneval: numpy {np.__version__} draws other prompts than upstream's file holds; "
-            f"give path = {WHAT}, or install numpy 2.4.6, which is known to draw the same."
+            f"prompts geneval: numpy {np.__version__} generates other prompts than upstream's file; "
+            f"give path = {WHAT}, or install numpy 2.4.6, which is known to generate the same."
         )
     return rows
 
@@ -188,7 +188,7 @@ def _row_problem(row: Any) -> str:
     if row.get("tag") not in TASKS:
         return f"tag = {row.get('tag')!r} is unknown, allowed are {', '.join(TASKS)}"
     if not isinstance(row.get("prompt"), str) or not row["prompt"].strip():
-        return f"prompt = {row.get('prompt')!r} is no text"
+        return f"prompt = {row.get('prompt')!r} must be a string"
     include, exclude = row.get("include"), row.get("exclude", [])
     if not isinstance(include, list) or not include or not isinstance(exclude, list):
         return "include must be a list of at least one clause, and exclude a list"
@@ -202,12 +202,12 @@ def _row_problem(row: Any) -> str:
 def _clause_problem(clause: Any, num_earlier: int) -> str:
     """num_earlier: clauses before this one, which a position may refer to."""
     if not isinstance(clause, dict) or set(clause) - set(_CLAUSE_KEYS):
-        return f"{clause!r} is no clause of {', '.join(_CLAUSE_KEYS)}"
+        return f"{clause!r} must be an object with the keys {', '.join(_CLAUSE_KEYS)}"
     if not isinstance(clause.get("class"), str) or not clause["class"]:
-        return f"class = {clause.get('class')!r} is no text"
+        return f"class = {clause.get('class')!r} must be a string"
     count = clause.get("count")
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        return f"count = {count!r} is no whole number from 1 on"
+        return f"count = {count!r} must be a positive integer"
     if "color" in clause and clause["color"] not in COLORS:
         return f"color = {clause['color']!r} is unknown, allowed are {', '.join(COLORS)}"
     if "position" not in clause:

@@ -47,7 +47,7 @@ def read_manifest(cell_dir: Path) -> dict[str, FileEntry]:
         return {}
     value = _upgrade(read_json(path), path)
     if bad := [name for name in value["files"] if not _CHUNK.match(name)]:
-        raise DataError(f"{path} names {bad[0]!r}, which is no chunk file; delete the manifest and run again.")
+        raise DataError(f"{path} names {bad[0]!r}, which is not a chunk file; delete the manifest and run again.")
     return {name: FileEntry(**entry) for name, entry in value["files"].items()}
 
 

@@ -80,7 +80,7 @@ def check_content(data: bytes, path: Path, entry: FileEntry) -> None:
     if len(data) != entry.bytes or sha256_hex(data) != entry.sha256:
         raise DataError(
             f"{path} does not match its manifest ({len(data)} bytes, {entry.bytes} expected, or another digest); "
-            "delete the file and run the sweep again to decode it anew."
+            "delete the file and run the sweep again."
         )
 
 

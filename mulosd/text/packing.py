@@ -36,7 +36,7 @@ def unpack(rows: Sequence[Mapping[str, Any]], *, device: str | torch.device = "c
     """The condition of B rows of one length."""
     lengths = {row["length"] for row in rows}
     if len(lengths) != 1:
-        raise ValueError(f"conditions of lengths {sorted(lengths)} make no batch")
+        raise ValueError(f"conditions of lengths {sorted(lengths)} cannot form a batch")
     (length,) = lengths
     values, masks = [], []
     for row in rows:

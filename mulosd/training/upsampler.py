@@ -75,7 +75,7 @@ class UpsamplerRecipe:
             raise unknown_name("up-sampler loss", self.loss, LOSSES)
         if self.high_px <= self.low_px or self.high_px % self.low_px:
             raise ConfigError(
-                f"high_px = {self.high_px} is no multiple of low_px = {self.low_px}; their ratio is a whole number "
+                f"high_px = {self.high_px} is not a multiple of low_px = {self.low_px}; their ratio is a whole number "
                 "above 1."
             )
 

@@ -108,7 +108,7 @@ def perceptual_lpips() -> Perceptual:
         network = lpips.LPIPS(net="alex", verbose=False).eval().requires_grad_(False)
     except OSError as error:
         raise EnvironmentProblem(
-            f"the AlexNet weights of --perceptual lpips are neither in torch's cache nor to be had ({error}); "
+            f"the AlexNet weights of --perceptual lpips are not in torch's cache and cannot be downloaded ({error}); "
             "use --perceptual effnet-lite0, whose weights ship in a package."
         ) from error
     return Perceptual(lambda made, true: network(made, true).mean(), {"trunk": "lpips 0.1 alex"})

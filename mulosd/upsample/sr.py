@@ -76,7 +76,7 @@ def load_network(sr_model: str | None, ratio: int) -> Network:
     if (model.scale, model.input_channels, model.output_channels) != (ratio, 3, 3):
         raise ConfigError(
             f"sr_model = {path}: this {model.architecture.name} network enlarges {model.scale} times, from "
-            f"{model.input_channels} to {model.output_channels} channels; give one that enlarges RGB pictures "
+            f"{model.input_channels} to {model.output_channels} channels; give one that enlarges RGB images "
             f"{ratio} times."
         )
     return Network(model, ratio, ratio)
@@ -103,9 +103,11 @@ def _build(tensors: Any, where: str) -> Any:
             "Real-ESRGAN, SwinIR or SPAN."
         ) from error
     except Exception as error:  # tensors of the right names and wrong shapes break a builder in many ways
-        raise DataError(f"{where}: no network can be built of it ({type(error).__name__}); get it again.") from error
+        raise DataError(f"{where}: no network can be built from it ({type(error).__name__}); get it again.") from error
     if not isinstance(model, spandrel.ImageModelDescriptor):
-        raise DataError(f"{where}: a {model.architecture.name} network fills in masked pictures; give one for SR.")
+        raise DataError(
+            f"{where}: a {model.architecture.name} network fills in masked images; give one for super-resolution."
+        )
     model.model.requires_grad_(False)
     return model.float().eval()
 

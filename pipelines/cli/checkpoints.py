@@ -40,7 +40,7 @@ def fetch(family: str, parts: tuple[str, ...], revisions: tuple[str, ...], out: 
 
     wrong = next((text for text in revisions if not all(text.partition("="))), None)
     if wrong is not None:
-        raise ConfigError(f"--revision {wrong!r} is no REPO=COMMIT; write for instance csuhan/TA-Tok=0123abcd.")
+        raise ConfigError(f"--revision {wrong!r} must have the form REPO=COMMIT, for instance csuhan/TA-Tok=0123abcd.")
     commits = {text.partition("=")[0]: text.partition("=")[2] for text in revisions}
     for done in fetch_files(family, parts=parts, revisions=commits, out=out, is_dry=dry_run):
         click.echo(f"{done.part}: {done.path} at commit {done.revision}\n  next: {done.command}")

@@ -16,7 +16,7 @@ FORMATS = ("md", "csv", "tex")
 @click.argument("b", metavar="B")
 @click.option("--store", type=click.Path(path_type=Path), help="Store in which labels and keys are looked up.")
 @click.option("--sweep-key", help="Look only in this sweep of the store (default: the newest that has it).")
-@click.option("--metric", help="What the largest changes are sorted by (default: geneval/overall, else detail).")
+@click.option("--metric", help="Metric that sorts the largest changes (default: geneval/overall, else detail).")
 @click.option("--prompts", type=click.IntRange(1), default=6, show_default=True, help="Changed prompts to show.")
 @click.option("--format", "form", type=click.Choice(["md", "json"]), default="md", show_default=True)
 @click.option(
@@ -88,7 +88,7 @@ def table(source: Path | None, form: str, sweep_key: str | None, origin: str, pl
 def power_options(command: Any) -> Any:
     """--power and its assumptions, for `plan`."""
     options = [
-        click.option("--power", is_flag=True, help="Say how many prompts show a given difference."),
+        click.option("--power", is_flag=True, help="Print how many prompts a given difference needs."),
         click.option("--difference", "differences", type=float, multiple=True, help="Differences (default: several)."),
         click.option(
             "--discordance",

@@ -28,7 +28,7 @@ def run_demo(out: Path, *, executor: str, echo: Callable[[str], None]) -> None:
     store = Store.existing(out)
     is_cached = report.decoded == 0 and report.scores_done == 0
     if latest_bench(store, report.sweep_key) is None:
-        echo("measuring latency (batch 1, methods interleaved); leave the machine alone meanwhile ...")
+        echo("measuring latency (batch 1, methods interleaved); leave the machine idle meanwhile ...")
         _bench(sweep, store)
         is_cached = False
     written = write_report(store, report.sweep_key)

@@ -94,7 +94,7 @@ def stop(submission_id: str, address: str | None) -> None:
 @click.command()
 @click.argument("store", metavar="DIR", type=PATH)
 @TRACKING
-@click.option("--all", "every", is_flag=True, help="Also what is noted as logged: for a server that lost it.")
+@click.option("--all", "every", is_flag=True, help="Also entries already logged, for a server that lost them.")
 def sync(store: Path, tracking_uri: str | None, every: bool) -> None:
     """Log to MLflow what waits in the outbox of the store DIR; nothing is logged twice."""
     from pipelines.store.layout import Store
@@ -103,7 +103,7 @@ def sync(store: Path, tracking_uri: str | None, every: bool) -> None:
     num = 0
     for sweep_key, tracked in replay(Store.existing(store).root, tracking_uri=tracking_uri, every=every):
         num += 1
-        click.echo(f"{sweep_key}: {tracked.written} cells logged, {tracked.unchanged} were there")
+        click.echo(f"{sweep_key}: {tracked.written} cells logged, {tracked.unchanged} unchanged")
     if not num:
         click.echo(f"{store}: the outbox is empty; `mulosd track {store}` fills it from the results")
 
@@ -130,5 +130,5 @@ def _variables(pairs: Sequence[str]) -> dict[str, str]:
 
     wrong = next((pair for pair in pairs if "=" not in pair or pair.startswith("=")), None)
     if wrong is not None:
-        raise ConfigError(f"--env {wrong!r} is no NAME=VALUE; write for instance --env OMP_NUM_THREADS=4.")
+        raise ConfigError(f"--env {wrong!r} must have the form NAME=VALUE, for instance --env OMP_NUM_THREADS=4.")
     return {pair.partition("=")[0]: pair.partition("=")[2] for pair in pairs}

@@ -139,7 +139,7 @@ def plan(sweep: str, overrides: tuple[str, ...], limit: int | None, power: bool,
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Store; many sweeps may share one.")
 @click.option("--executor", type=click.Choice(["inprocess", "ray"]), default="inprocess", show_default=True)
 @click.option("--workers", type=click.IntRange(1), help="Ray actors (default: one per device).")
-@click.option("--num-gpus", multiple=True, metavar="[TARGET=]N", help="GPUs per Ray actor; parts of one are allowed.")
+@click.option("--num-gpus", multiple=True, metavar="[TARGET=]N", help="GPUs per Ray actor; fractions are allowed.")
 @click.option("--limit", type=click.IntRange(1), help="Only the first N prompts.")
 @click.option("--dry-run", is_flag=True, help="Say what is cached and what is left; write nothing.")
 @click.option("--tracking-uri", envvar="MULOSD_TRACKING_URI", help="MLflow store (default: OUT/mlflow.db).")
@@ -199,12 +199,12 @@ def gallery(store: Path, out: Path, sweep_key: str | None, prompts: int, cells: 
 @sweep_options
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Store that holds the sweep.")
 @click.option("--threads", type=click.IntRange(1), help="torch threads (default: what torch chooses).")
-@click.option("--force", is_flag=True, help="Measure again although an equal run is there.")
+@click.option("--force", is_flag=True, help="Measure again even if an equal run exists.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def bench(sweep: str, overrides: tuple[str, ...], out: Path, quiet: bool, **options: Any) -> None:
     """Measure the latency of SWEEP's methods, interleaved, and throughput at its larger bench.batches.
 
-    Leave the machine alone meanwhile.
+    Leave the machine idle meanwhile.
     """
     from pipelines.cli.bars import bench_bar
     from pipelines.latency.bench import run_bench
@@ -249,7 +249,7 @@ def train() -> None:
 @click.option("--stage", type=click.Choice(CHOICES), default="all", show_default=True)
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Stop (resumably) after this long.")
 def tiny(out: Path, stage: str, minutes: float | None) -> None:
-    """Train the tiny family from nothing; the same command resumes."""
+    """Train the tiny family from scratch; the same command resumes."""
     from mulosd.training.tiny import main as train_tiny
 
     train_tiny(out=out, stage=stage, minutes=minutes)
@@ -263,7 +263,7 @@ def tiny(out: Path, stage: str, minutes: float | None) -> None:
 @click.option(
     "--scan-count", type=click.IntRange(1), default=120, show_default=True, help="Prompts per guidance tried."
 )
-@click.option("--large-count", type=click.IntRange(1), help="At most so many prompts for targets of 1,024 tokens.")
+@click.option("--large-count", type=click.IntRange(1), help="At most this many prompts for targets of 1,024 tokens.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--dry-run", is_flag=True, help="Say what it would cost; write nothing.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")

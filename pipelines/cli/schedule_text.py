@@ -31,7 +31,7 @@ def explain(method: SamplerKnobs, card: Card) -> list[str]:
         lines.append(f"draft sampler      {_pairs(draft_sampler(method, card.sampler))}")
     lines += [f"{key:<18} {value}" for key, value in _schedule_knobs(method).items()]
     if known is None:
-        text = f"known only afterwards: {method.name} has no formula; ar takes {card.num_tokens}"
+        text = f"not known in advance: {method.name} has no formula; ar takes {card.num_tokens}"
         return [*lines, f"forwards           {text}"]
     return [*lines, *_forward_lines(method, grids, known)]
 
@@ -56,7 +56,9 @@ def _forward_lines(method: SamplerKnobs, grids: Grids, known: Forecast) -> list[
     lines.append(f"forwards           {', '.join(listed)}; ar takes {num_tokens}")
     if isinstance(method, MuLoSD) and method.resample == "islands" and not method.redrafts:
         whole = one_island_fronts(method, grids)
-        lines.append(f"                   (resample: {whole} where all is rejected; the bound is one cell at a time)")
+        lines.append(
+            f"                   (resample: {whole} if everything is rejected; the bound is one cell at a time)"
+        )
     return lines
 
 

@@ -63,7 +63,7 @@ def parse_knobs(texts: Sequence[str]) -> dict[str, Any]:
     pairs = [parse_override(text) for text in texts]
     knobs = dict(pairs)
     if len(knobs) < len(pairs):
-        raise ConfigError(f"--set names a knob twice ({', '.join(key for key, _ in pairs)}); give each once.")
+        raise ConfigError(f"--set sets a knob twice ({', '.join(key for key, _ in pairs)}); give each once.")
     return knobs
 
 

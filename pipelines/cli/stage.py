@@ -33,7 +33,7 @@ def verify(folder: Path) -> None:
 @STORE
 @DRY_RUN
 def repair(store: Path, dry_run: bool) -> None:
-    """Move damaged files of the store DIR to quarantine/, so that the next run makes them anew."""
+    """Move damaged files of the store DIR to quarantine/, so that the next run makes them again."""
     from pipelines.store.layout import Store
     from pipelines.store.upkeep import repair_store
 

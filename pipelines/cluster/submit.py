@@ -103,8 +103,8 @@ def sweep_job(
         if not Path(name).is_absolute():
             if not Path(name).is_file():
                 raise ConfigError(
-                    f"{path}: {key} = {name} is relative, and no such file is here that the job could be told of; give "
-                    "the absolute path under which the cluster has it."
+                    f"{path}: {key} = {name} is relative, and there is no such file here; give the absolute path that "
+                    "the cluster has it under."
                 )
             command += ["--set", f"{key}={_absolute(name)}"]
     if limit is not None:
@@ -132,7 +132,7 @@ def resolve_address(address: str | None) -> str:
     """The job server to talk to: --address, else the environment, else this machine; ConfigError for another scheme."""
     found = address or next((os.environ[name] for name in ADDRESS_VARIABLES if os.environ.get(name)), ADDRESS)
     if not re.match(r"https?://[^/]+", found):
-        raise ConfigError(f"the address {found} is no job server; give its URL with --address, such as {ADDRESS}.")
+        raise ConfigError(f"the address {found} is not a job server; give its URL with --address, such as {ADDRESS}.")
     return found.rstrip("/")
 
 
@@ -146,7 +146,7 @@ def submit(job: Job, address: str) -> str:
         running = [found.submission_id for found in earlier if not found.status.is_terminal()]
         if running:
             raise ConfigError(
-                f"this sweep is running already as {running[0]}; see `mulosd submit status {running[0]}` "
+                f"this sweep is already running as {running[0]}; see `mulosd submit status {running[0]}` "
                 f"or end it with `mulosd submit stop {running[0]}`."
             )
         submission_id = f"{job.prefix}-{len(earlier) + 1}"
@@ -177,7 +177,7 @@ def follow(submission_id: str, address: str, echo: Callable[[str], None]) -> int
             try:
                 shown += asyncio.run(_tail(client, submission_id, shown, echo))
             except (RuntimeError, OSError) as error:
-                echo(f"[the log stream broke off ({_first(error)}); waiting for the job]\n")
+                echo(f"[the log stream was interrupted ({_first(error)}); waiting for the job]\n")
             if is_over:  # asked before the log was read, so all of it has been shown
                 return exit_code(_ask(client.get_job_info, submission_id))
             time.sleep(POLL_S)
@@ -248,7 +248,7 @@ def _start(client: "JobSubmissionClient", **job: Any) -> None:
                 raise EnvironmentProblem(f"the job server refused the job ({_first(error)}).") from error
             problem = error
         if time.monotonic() > deadline:
-            raise EnvironmentProblem(f"the job server does not take the job ({_first(problem)}).") from problem
+            raise EnvironmentProblem(f"the job server did not accept the job ({_first(problem)}).") from problem
         time.sleep(POLL_S)
 
 
@@ -260,7 +260,7 @@ def _ask(call: Callable[..., T], *args: Any) -> T:
             return call(*args)
         except OSError as error:
             if time.monotonic() > deadline:
-                raise EnvironmentProblem(f"the job server does not answer any more ({_first(error)}).") from error
+                raise EnvironmentProblem(f"the job server no longer answers ({_first(error)}).") from error
         time.sleep(POLL_S)
 
 

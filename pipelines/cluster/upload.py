@@ -43,12 +43,12 @@ def examine(folder: Path) -> Upload:
     """The upload of `folder`; ConfigError where it is none or where it cannot fit into one package."""
     folder = folder.absolute()
     if not folder.is_dir():
-        raise ConfigError(f"the working directory {folder} is no folder; give one with --working-dir.")
+        raise ConfigError(f"the working directory {folder} is not a folder; give one with --working-dir.")
     upload = Upload(folder, tuple(sorted(_files(folder), key=lambda file: (-file[1], file[0]))))
     if upload.total > MAX_BYTES:
         listed = "; ".join(f"{name} {_mib(size)}" for name, size in upload.files[:NUM_SHOWN])
         raise ConfigError(
-            f"the working directory {folder} holds {_mib(upload.total)}, Ray takes {_mib(MAX_BYTES)}; list what the "
+            f"the working directory {folder} has {_mib(upload.total)}, Ray accepts {_mib(MAX_BYTES)}; list what the "
             f"job does not need in {folder / '.rayignore'} (the largest: {listed})."
         )
     return upload

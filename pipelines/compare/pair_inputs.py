@@ -58,7 +58,7 @@ def find_sides(text: str, *, store: Path | None, sweep_key: str | None = None) -
     if folder is None or (name == "" and store is not None and not _has_results(folder)):
         name = text
         if store is None:
-            raise ConfigError(f"{text!r} is no folder; give --store DIR to look it up in, or write DIR:{text}.")
+            raise ConfigError(f"{text!r} is not a folder; give --store DIR to look it up in, or write DIR:{text}.")
         folder = store
     elif name == "" and (folder / "cell.json").is_file():
         folder, name = folder.absolute().parents[1], folder.name

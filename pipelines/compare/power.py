@@ -39,9 +39,9 @@ class Assumptions:
 
     def __post_init__(self) -> None:
         if not 0 < self.discordance <= 1:
-            raise ConfigError(f"discordance = {self.discordance} is out of range; it is a share in (0, 1].")
+            raise ConfigError(f"discordance = {self.discordance} is out of range; give a share above 0, at most 1.")
         if not 0 <= self.icc <= 1:
-            raise ConfigError(f"icc = {self.icc} is out of range; it lies in [0, 1].")
+            raise ConfigError(f"icc = {self.icc} is out of range; allowed are 0 to 1.")
 
 
 def variance(difference: float, what: Assumptions) -> float:
@@ -65,7 +65,7 @@ def prompts_for_difference(difference: float, what: Assumptions, *, power: float
 def prompts_for_non_inferiority(margin: float, what: Assumptions, *, power: float = POWER) -> int:
     """Prompts with which equal methods are shown to differ by less than `margin` downwards."""
     if not margin > 0:
-        raise ConfigError(f"margin = {margin} is out of range; it is above 0.")
+        raise ConfigError(f"margin = {margin} is out of range; give a number above 0.")
     return _prompts(variance(0.0, what), margin, power)
 
 

@@ -34,7 +34,7 @@ def sweep_regions(store: Store, sweep_key: str | None = None, *, cells: Sequence
     """
     rows = ordered(collect(store, sweep_key))
     if unknown := sorted(set(cells) - {row.cell_key for row in rows}):
-        raise DataError(f"cell {unknown[0]} is no part of the sweep; `mulosd plan` lists the keys.")
+        raise DataError(f"cell {unknown[0]} is not part of the sweep; `mulosd plan` lists the keys.")
     chosen = [row for row in rows if row.method == "mulosd" and (not cells or row.cell_key in cells)]
     if not chosen:
         raise DataError("no mulosd cell is among those asked for, and only those judge a draft; name a sweep with one.")

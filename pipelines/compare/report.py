@@ -94,7 +94,7 @@ def write_sheet(
     key = resolve_sweep(store, sweep_key)
     rows = [row for row in ordered(collect(store, key)) if not cells or row.cell_key in cells]
     if unknown := sorted(set(cells) - {row.cell_key for row in rows}):
-        raise DataError(f"cell {unknown[0]} is no part of sweep {key}; `mulosd plan` lists the keys.")
+        raise DataError(f"cell {unknown[0]} is not part of sweep {key}; `mulosd plan` lists the keys.")
     has_targets = len({row.target for row in rows}) > 1
     columns: dict[str, list[Picture]] = {}
     for row in rows[: SHEET_COLUMNS if not cells else None]:

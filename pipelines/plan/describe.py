@@ -44,7 +44,7 @@ def describe_weights(sweep: Sweep) -> list[str]:
         if isinstance(card, Card):  # fakes of tests have no weights
             lines += memory_lines(card, dtype=sweep.dtype, batch_size=sweep.batch_size, drafters=drafters)
             if card.missing:
-                lines.append(f"!! {card.fetch_hint} Its keys below are provisional: they hash the weights.")
+                lines.append(f"!! {card.fetch_hint} Its keys below are provisional: they depend on the weights.")
     return lines
 
 

@@ -13,7 +13,7 @@ def gpu_number(value: Any, where: str) -> float:
     """GPUs that Ray can book for one actor: a part of one, or whole ones; ConfigError naming `where` otherwise."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 <= value < MOST or (value > 1 and value != int(value)):
-        raise ConfigError(f"{where} = {value!r} is not allowed; give a part of one GPU or a whole number of them.")
+        raise ConfigError(f"{where} = {value!r} is not allowed; give a fraction of one GPU or a whole number of GPUs.")
     return float(value)
 
 

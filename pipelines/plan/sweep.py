@@ -330,7 +330,7 @@ class _Check:
 def _index(node: Any, part: str, key: str) -> int:
     if not isinstance(node, list) or not part.isdigit() or int(part) >= len(node):
         size = f"a list of {len(node)} items" if isinstance(node, list) else f"the value {node!r}"
-        raise ConfigError(f"--set {key}: {part!r} addresses nothing in {size}; use the index of an existing item.")
+        raise ConfigError(f"--set {key}: {part!r} does not exist in {size}; use the index of an existing item.")
     return int(part)
 
 

@@ -319,7 +319,7 @@ def _failure_text(run: _Run) -> str:
     return (
         f"sweep {sweep.name}: {len(run.failures)} of {run.plan.n_samples} images failed, max_failed allows "
         f"{sweep.max_failed}; the first is {sample_id} of {label} ({error}); fix the cause and run again, "
-        "which tries the failed images only."
+        "which retries only the failed images."
     )
 
 

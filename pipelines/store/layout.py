@@ -63,7 +63,7 @@ class Store:
         """The store at `root` for reading; DataError where there is none."""
         store = cls(root)
         if not (store.root / "cells").is_dir() and not (store.root / "sweeps").is_dir():
-            raise DataError(f"{store.root} is no store of mulosd runs; give the --out folder of `mulosd run`.")
+            raise DataError(f"{store.root} is not a store; give the --out folder of `mulosd run`.")
         return store
 
     @property

@@ -44,11 +44,11 @@ class Lease:
     holder: dict[str, Any]
 
     def check(self) -> None:
-        """EnvironmentProblem when another run has taken the lock over meanwhile."""
+        """EnvironmentProblem when another run has taken over the lease."""
         found = _read(self.handle)
         if found.get("token") != self.holder["token"]:
             raise EnvironmentProblem(
-                f"{self.path.parent}: {_name(found)} took the lock over while this run stood still; "
+                f"{self.path.parent}: {_name(found)} took over the lease while this run was stalled; "
                 "run the command again when that one is done."
             )
 
@@ -114,7 +114,7 @@ def _stands_still(handle: int, holder: dict[str, Any], wait: bool) -> bool:
         if _read(handle) != holder:
             return False
     if wait:
-        log.warning("the lease of %s was not renewed for %.0f s; taking its lock over", _name(holder), LEASE_S)
+        log.warning("the lease of %s was not renewed for %.0f s; taking over its lock", _name(holder), LEASE_S)
     return wait
 
 

@@ -141,14 +141,14 @@ def _refusal(cell_dir: Path) -> Problem | None:
         if config.get("method") in METHODS:
             configure(config["method"], config["knobs"])
     except ConfigError as error:
-        return Problem(path, f"{path} holds a setting that no run continues: {error} Keep it to read, or delete it.")
+        return Problem(path, f"{path} has a setting that no run continues: {error} Keep it to read, or delete it.")
     return None
 
 
 def _named(store: Store) -> tuple[set[str], set[tuple[str, str]]]:
     """Cells, and (cell, score folder), that the finished sweeps name."""
     if damaged := [path for path in damaged_records(store) if path.name == "sweep.json"]:
-        raise DataError(f"{damaged[0]} is damaged, so what is unused cannot be known; repair or delete it first.")
+        raise DataError(f"{damaged[0]} is damaged, so unused data cannot be determined; repair or delete it first.")
     cells, scores = set(), set()
     for key in store.sweep_keys():
         record = store.read_sweep(key)

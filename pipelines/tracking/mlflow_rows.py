@@ -61,7 +61,7 @@ def _check_there(uri: str) -> None:
 def _parent(client: "MlflowClient", experiment: str, sweep_key: str | None, shown: str) -> "Run":
     wanted = [("mulosd.kind", "sweep"), *([("mulosd.sweep_key", sweep_key)] if sweep_key else [])]
     if sweep_key is not None and not sweep_key.isalnum():
-        raise DataError(f"{sweep_key!r} is no sweep key; keys hold letters and digits.")
+        raise DataError(f"{sweep_key!r} is not a sweep key; keys consist of letters and digits.")
     found = client.search_runs(
         [experiment],
         filter_string=" and ".join(f"tags.`{key}` = '{value}'" for key, value in wanted),
@@ -83,7 +83,7 @@ def _rows_file(client: "MlflowClient", parent: "Run", shown: str) -> Any:
     try:
         return json.loads(data)
     except ValueError as error:
-        raise DataError(f"{shown}: {FILE_NAME} of run {run_id} is no JSON ({error}); log the sweep again.") from error
+        raise DataError(f"{shown}: {FILE_NAME} of run {run_id} is not JSON ({error}); log the sweep again.") from error
 
 
 def _cells(client: "MlflowClient", experiment: str, sweep_key: str) -> dict[str, Mapping[str, float]]:

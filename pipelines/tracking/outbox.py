@@ -144,13 +144,13 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         return
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
         if not line.endswith(b"\n"):
-            log.info("%s:%d was cut short by a crash and does not count", path, number)
+            log.info("%s:%d was cut short by a crash and is ignored", path, number)
             return
         if line.strip():
             try:
                 value = json.loads(line)
             except ValueError as error:
-                raise DataError(f"{path}:{number} is no JSON ({error}); delete the file and log again.") from error
+                raise DataError(f"{path}:{number} is not JSON ({error}); delete the file and log again.") from error
             yield number, value
 
 

@@ -101,7 +101,7 @@ def sync(store_dir: Path, *, tracking_uri: str | None = None, every: bool = Fals
             if isinstance(result, Unreachable):
                 raise EnvironmentProblem(
                     f"sweep {sweep_key} could not be logged to {public_uri(uri)} ({result.problem}); "
-                    "nothing is lost, run the same command when the tracking store answers."
+                    "nothing is lost: run the same command when the tracking store answers."
                 )
             yield sweep_key, result
 
@@ -192,7 +192,7 @@ def _wanted_uri(outbox: Outbox, sweep_key: str) -> str:
     """Where the sweep was meant to be logged when it ran last."""
     uri = outbox.entries(sweep_key)[-1].uri
     if ":***@" in uri:
-        raise ConfigError(f"sweep {sweep_key} goes to {uri}, and passwords are not kept; give --tracking-uri.")
+        raise ConfigError(f"sweep {sweep_key} goes to {uri}, and passwords are never stored; give --tracking-uri.")
     return uri
 
 

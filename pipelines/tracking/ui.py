@@ -32,7 +32,7 @@ def server_command(store_dir: Path, *, port: int, tracking_uri: str | None = Non
     """The command line of the server; nothing is started."""
     uri = check_uri(tracking_uri or default_uri(store_dir))
     if uri.startswith("http"):
-        raise ConfigError(f"{public_uri(uri)} is a server already; open it in a browser.")
+        raise ConfigError(f"{public_uri(uri)} is already a server; open it in a browser.")
     database = sqlite_path(uri)
     if database is not None and not database.is_file():
         raise DataError(f"{database} does not exist; run `mulosd run` or `mulosd track {store_dir}` first.")

@@ -67,7 +67,7 @@ def existing_rows(task: DecodeTask) -> tuple[list[dict[str, Any]], str | None]:
     except DataError as error:
         if task.entry is not None or isinstance(error, ForeignChunk):
             raise
-        log.warning("%s: decoding an unrecorded chunk anew: %s", task.name, error)
+        log.warning("%s: decoding an unrecorded chunk again: %s", task.name, error)
         return [], sha256_hex(data)
     rows = rows_of(data, path)
     if not is_recorded:
@@ -75,7 +75,7 @@ def existing_rows(task: DecodeTask) -> tuple[list[dict[str, Any]], str | None]:
     planned = [(sample.sample_id, sample.seed) for sample in task.chunk.all_samples[: len(rows)]]
     if [(row["sample_id"], row["seed"]) for row in rows] != planned:
         raise DataError(
-            f"{path} holds other samples or seeds than this sweep asks for; delete the file and run the sweep again."
+            f"{path} has other samples or seeds than this sweep asks for; delete the file and run the sweep again."
         )
     return rows, sha256_hex(data)
 
@@ -123,7 +123,9 @@ def _decode_batch(
         if is_memory:
             log.warning("%s: out of memory with %d images at once", task.name, len(batch))
         elif len(batch) > 1:
-            log.warning("%s: a batch of %d failed (%r); decoding its samples singly", task.name, len(batch), error)
+            log.warning(
+                "%s: a batch of %d failed (%r); decoding its samples one at a time", task.name, len(batch), error
+            )
         else:
             log.exception("%s: sample %s failed", task.name, batch[0].sample_id)
     # Out here the error is gone, whose frames hold the tensors of the failed call.

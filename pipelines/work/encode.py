@@ -37,7 +37,7 @@ def _encode(task: EncodeTask, encoder: Any, items: Sequence[tuple[str, str, int 
         if len(items) == 1:
             log.exception("%s: %r failed", task.name, items[0][1])
         else:
-            log.warning("%s: a batch of %d failed (%s); encoding singly", task.name, len(items), reason)
+            log.warning("%s: a batch of %d failed (%s); encoding one at a time", task.name, len(items), reason)
     free_memory()  # out here the error is gone, whose frames hold the tensors of the failed call
     if len(items) == 1:
         key, prompt, seed = items[0]

@@ -58,7 +58,9 @@ class _StateUnpickler(pickle.Unpickler):
             return super().find_class(module, name)
         found = super().find_class(module, name) if self._is_own(module) and "." not in name else None
         if not isinstance(found, type):  # a function would be code to run
-            raise DataError(f"{self._path} holds {module}.{name}, which is no score state; delete it and run again.")
+            raise DataError(
+                f"{self._path} holds {module}.{name}, which is not part of a score state; delete it and run again."
+            )
         return found
 
     def _is_own(self, module: str) -> bool:

@@ -217,5 +217,5 @@ def resolve(target: str) -> Any:
     """The attribute that "package.module:attribute" names."""
     module, sign, attribute = target.partition(":")
     if not sign:
-        raise ConfigError(f"{target!r} is no import target; write package.module:attribute.")
+        raise ConfigError(f"{target!r} is not an import target; write package.module:attribute.")
     return getattr(import_module(module), attribute)

@@ -95,7 +95,7 @@ def test_super_resolution_networks(name: str, refused: Callable[..., str], tmp_p
 def test_models_that_do_not_belong_together(refused: Callable[..., str], tmp_path: Path) -> None:
     """Resolutions without a whole ratio; checkpoints with different codebooks."""
     changes = {
-        "grid": (3, "the 8-cell grid of toygen-16 is no multiple of its drafter's 3; name a drafter whose grid"),
+        "grid": (3, "the 8-cell grid of toygen-16 is not a multiple of its drafter's 3; name a drafter whose grid"),
         "vocab_size": (64, "model-8 draws 64 codes, vq has 48; restore parts of one family."),
     }
     for key, (value, text) in changes.items():

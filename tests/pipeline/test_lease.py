@@ -98,7 +98,7 @@ def test_a_holder_that_was_passed_over_stops(tmp_path: Path) -> None:
         held.check()
         foreign(path)
         time.sleep(0.3)  # several renewals, none of which may overwrite the other's name
-        with pytest.raises(EnvironmentProblem, match="process 7 on elsewhere took the lock over"):
+        with pytest.raises(EnvironmentProblem, match="process 7 on elsewhere took over the lease"):
             held.check()
     assert json.loads(path.read_text())["token"] == "theirs"
 

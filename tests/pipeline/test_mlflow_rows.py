@@ -107,7 +107,7 @@ def test_unknown_sweeps_and_servers(logged: Store) -> None:
     uri = default_uri(logged.root)
     with pytest.raises(DataError, match="is not logged there"):
         results_from_mlflow(uri, "0" * 16)
-    with pytest.raises(DataError, match="no sweep key"):
+    with pytest.raises(DataError, match="not a sweep key"):
         results_from_mlflow(uri, "x' or '1")
     with pytest.raises(EnvironmentProblem, match="does not answer"):
         results_from_mlflow("http://127.0.0.1:9")

@@ -88,7 +88,7 @@ def test_a_folder_that_only_has_the_name_is_no_store(
     (tmp_path / keys[0]).mkdir()
     monkeypatch.chdir(tmp_path)
     assert one(store, keys[0]).row.cell_key == keys[0]
-    with pytest.raises(DataError, match="is no store"):
+    with pytest.raises(DataError, match="is not a store"):
         find_sides(keys[0], store=None)
 
 
@@ -110,9 +110,9 @@ def test_names_that_fit_nothing_or_too_much(store: Path, tmp_path: Path) -> None
         find_sides("fake-a mulosd pool_k=2 tau=0.3", store=store)
     with pytest.raises(ConfigError, match="--store DIR"):
         find_sides("ar", store=None)
-    with pytest.raises(DataError, match="is no store"):
+    with pytest.raises(DataError, match="is not a store"):
         find_sides(str(tmp_path), store=None)
-    with pytest.raises(DataError, match="is no store"):
+    with pytest.raises(DataError, match="is not a store"):
         find_sides("ar", store=tmp_path / "nothing")
 
 

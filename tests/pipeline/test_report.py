@@ -57,7 +57,7 @@ def test_sheet_of_chosen_cells(store: Store, tmp_path: Path) -> None:
     with Image.open(one) as small, Image.open(every) as large:
         assert small.size[0] < large.size[0]
         assert small.size[1] < large.size[1]
-    with pytest.raises(DataError, match="no part of sweep"):
+    with pytest.raises(DataError, match="not part of sweep"):
         write_sheet(store, tmp_path / "none.png", cells=("nope",))
     assert not (tmp_path / "none.png").exists()
 

@@ -44,7 +44,7 @@ def test_pictures(store: Path) -> None:
 
 
 def test_what_is_not_there(store: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is no store"):
+    with pytest.raises(DataError, match="is not a store"):
         collect(tmp_path / "nothing")
     with pytest.raises(ConfigError, match="unknown sweep key"):
         collect(store, "0" * 16)

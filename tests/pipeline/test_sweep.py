@@ -66,9 +66,9 @@ def test_overrides_go_through_the_schema(tmp_path: Path) -> None:
     assert (sweep.bench, sweep.targets, sweep.base_seed) == (BenchSpec(2, 0, (1, 4)), ("fake-a",), 7)
     with pytest.raises(ConfigError, match="Did you mean 'batch_size'"):
         load(tmp_path, YAML, "batch_sise=3")
-    with pytest.raises(ConfigError, match="addresses nothing in a list of 2 items"):
+    with pytest.raises(ConfigError, match="does not exist in a list of 2 items"):
         load(tmp_path, YAML, "methods.2.method=ar")
-    with pytest.raises(ConfigError, match="addresses nothing in the value 'toy'"):
+    with pytest.raises(ConfigError, match="does not exist in the value 'toy'"):
         load(tmp_path, YAML, "name.deeper=1")
 
 

@@ -112,7 +112,7 @@ def test_prune_unused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fakes.MeanEvaluator, "version", "2")
     assert run_sweep(toy_sweep(), out=store.root).scores_cached == 3
     damage(next(store.root.glob("sweeps/*/sweep.json")))
-    with pytest.raises(DataError, match="what is unused cannot be known"):
+    with pytest.raises(DataError, match="unused data cannot be determined"):
         list(prune_store(store, unused=True))
 
 

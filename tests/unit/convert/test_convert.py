@@ -263,7 +263,7 @@ def test_the_file_of_another_stage(toy: str, tmp_path: Path) -> None:
     convert(stage1, family=toy, part="model-8")
     copied = tmp_path / "copy.pt"
     copied.write_bytes(stage1.read_bytes())
-    with pytest.raises(DataError, match="this very file was converted as model-8"):
+    with pytest.raises(DataError, match="this same file was converted as model-8"):
         convert(copied, family=toy, part="model-16")
     convert(stage1, family=toy, part="model-8")
 
@@ -298,8 +298,8 @@ def test_unknown_names(toy: str, tmp_path: Path) -> None:
     [
         (lambda data: data.update(family="../x"), r"'\.\./x' names a family or part"),
         (lambda data: data["parts"].update({"../y": data["parts"]["vq"]}), r"'\.\./y' names a family or part"),
-        (lambda data: data.update(family="llamagen-xl"), "llamagen-xl is known already"),
-        (lambda data: data["targets"].update({"tiny-mid": data["targets"]["toygen-8"]}), "tiny-mid is known already"),
+        (lambda data: data.update(family="llamagen-xl"), "llamagen-xl is already known"),
+        (lambda data: data["targets"].update({"tiny-mid": data["targets"]["toygen-8"]}), "tiny-mid is already known"),
         (lambda data: data["parts"]["vq"].update(architecture="vqq"), r"unknown architecture 'vqq'.*Did you mean 'vq'"),
     ],
 )

@@ -48,7 +48,7 @@ def test_sheet_aligns_columns_by_sample() -> None:
 
 
 def test_empty_sheet_is_refused() -> None:
-    with pytest.raises(DataError, match="no pictures"):
+    with pytest.raises(DataError, match="no images"):
         contact_sheet({"ar": []})
 
 

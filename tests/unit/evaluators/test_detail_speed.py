@@ -160,9 +160,9 @@ def test_rows_that_cannot_be_are_refused() -> None:
         speed_of([{**SPEED_ROWS[0], "forwards_verify": None}])
     with pytest.raises(DataError, match="no token_ids"):
         speed_of([{**SPEED_ROWS[0], "token_ids": None}])
-    with pytest.raises(DataError, match="16 tokens, expected are 64"):
+    with pytest.raises(DataError, match="16 tokens instead of 64"):
         speed_of(SPEED_ROWS, n_target_tokens=64)
-    with pytest.raises(DataError, match="without a token or a forward"):
+    with pytest.raises(DataError, match="at least one token and one forward"):
         speed_of([counted("a", draft=0, verify=0, resample=0, resampled=0)])
 
 

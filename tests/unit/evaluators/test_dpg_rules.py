@@ -130,9 +130,9 @@ def test_dependencies_as_text_and_as_lists() -> None:
         ([entry(1), entry(2, "x")], r"questions\[1\]: dependency = 'x'"),
         ([entry(1, "")], r"dependency = ''"),
         ([entry(1, -1)], r"dependency = -1"),
-        ([entry(1, label="thing - whole (dog)")], "of no category; allowed are global, entity"),
-        ([entry(1, text=" ")], "question_natural_language = ' ' is no text"),
-        ([{**entry(1), "tuple": None}], "tuple = None is no text"),
+        ([entry(1, label="thing - whole (dog)")], "has no known category; allowed are global, entity"),
+        ([entry(1, text=" ")], "question_natural_language = ' ' must be a string"),
+        ([{**entry(1), "tuple": None}], "tuple = None must be a string"),
     ],
 )
 def test_broken_questions(entries: list[dict], message: str) -> None:

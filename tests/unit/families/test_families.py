@@ -231,7 +231,7 @@ def test_targets_of_the_wrong_kind(folder: Path, value: Any, words: str) -> None
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda parts: parts["high"]["config"].update(grid="8"), "grid = '8' is no count"),
+        (lambda parts: parts["high"]["config"].update(grid="8"), "grid = '8' must be a positive integer"),
         (lambda parts: parts["high"]["config"].update(grid=9), "9.*4"),
         (lambda parts: parts["high"]["config"].update(vocab_size=64), "64.*32"),
     ],

@@ -112,12 +112,12 @@ def card(draft_grid: int | None = 4) -> Card:
         (MuLoSD(radius=9), "mulosd.radius = 9 exceeds the 8 x 8 grid of toy-8; choose from 0 to 8."),
         (
             MuLoSD(rows_per_cycle=4, kv="refresh"),
-            "mulosd.rows_per_cycle = 4 takes all 4 draft rows of toy-8 at once; choose from 1 to 3, or all.",
+            "mulosd.rows_per_cycle = 4 covers all 4 draft rows of toy-8; choose from 1 to 3, or all.",
         ),
         (
             MuLoSD(pooling="unfiltered", top_k=0, top_p=1.0),
-            "mulosd.pooling = 'unfiltered' does nothing on toy-8, which samples without top_k and top_p; leave it out, "
-            "or set one of them.",
+            "mulosd.pooling = 'unfiltered' does nothing on toy-8, which samples without top_k and top_p; "
+            "leave it out, or set one of them.",
         ),
     ],
 )

@@ -34,5 +34,5 @@ def test_a_set_is_neither_empty_nor_doubled(ids: list[int]) -> None:
     "text", ["a red cat", "class:10", "class:-1", "class:", "class: 3", "Class:3", "class:3 cat", ""]
 )
 def test_a_text_that_names_no_class(text: str) -> None:
-    with pytest.raises(ConfigError, match="names none of the model's 10 classes; write class:0 to class:9, in a sweep"):
+    with pytest.raises(ConfigError, match="is not one of the model's 10 classes; write class:0 to class:9, in a sweep"):
         class_of(text, 10)

@@ -68,7 +68,7 @@ def test_another_random_stream_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
     real = np.random.default_rng
     monkeypatch.setattr(np.random, "default_rng", lambda seed: real(seed + 1))
     assert len(geneval.generate()) == 555
-    with pytest.raises(EnvironmentProblem, match="draws other prompts"):
+    with pytest.raises(EnvironmentProblem, match="generates other prompts"):
         load_prompts({"name": "geneval"})
 
 

@@ -289,5 +289,5 @@ def test_packing_keeps_ids(tar: TarLLM) -> None:
 
 def test_conditions_of_two_lengths_make_no_batch(t5: T5, tar: TarLLM) -> None:
     rows = [*pack(t5.encode(["a"], [0]).condition), *pack(tar.encode(["a"], [1]).condition)]
-    with pytest.raises(ValueError, match="make no batch"):
+    with pytest.raises(ValueError, match="cannot form a batch"):
         unpack(rows)

@@ -192,7 +192,7 @@ def test_recipes_are_checked(folder: Path) -> None:
         target_recipe(folder, "gann")
     with pytest.raises(ConfigError, match=r"no target of tiny has that ratio.*2 \(tiny-mid\), 4 \(tiny-high\)"):
         target_recipe(folder, "gan", 3)
-    with pytest.raises(ConfigError, match="is no multiple of low_px"):
+    with pytest.raises(ConfigError, match="is not a multiple of low_px"):
         UpsamplerRecipe("ce", "0", 32, 48, 2)
 
 
@@ -236,7 +236,7 @@ def test_the_real_lpips_is_selectable(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError("no route to host")
 
     monkeypatch.setitem(sys.modules, "lpips", SimpleNamespace(LPIPS=offline))
-    with pytest.raises(EnvironmentProblem, match=r"neither in torch's cache nor to be had \(no route to host\)"):
+    with pytest.raises(EnvironmentProblem, match=r"not in torch's cache and cannot be downloaded \(no route to host\)"):
         build_perceptual("lpips")
 
 

@@ -85,7 +85,7 @@ def test_it_computes_in_float32_whatever_the_tokenizer_does(tmp_path: Path) -> N
 @pytest.mark.parametrize("scale", [3, 4])
 def test_the_wrong_scale_is_refused(tmp_path: Path, scale: int) -> None:
     path = saved(tmp_path / "net.pth", scale)
-    with pytest.raises(ConfigError, match=f"RealESRGAN Compact network enlarges {scale} times.*pictures 2 times"):
+    with pytest.raises(ConfigError, match=f"RealESRGAN Compact network enlarges {scale} times.*images 2 times"):
         load_network(str(path), 2)
 
 
@@ -105,7 +105,7 @@ def test_tensors_that_do_not_fit_their_architecture_are_refused(tmp_path: Path) 
     tensors = compact(2)
     del tensors["body.2.bias"]
     torch.save(tensors, tmp_path / "net.pth")
-    with pytest.raises(DataError, match="no network can be built of it"):
+    with pytest.raises(DataError, match="no network can be built from it"):
         load_network(str(tmp_path / "net.pth"), 2)
 
 
@@ -147,7 +147,7 @@ def test_a_file_that_changed_since_it_was_pinned_is_refused(tmp_path: Path) -> N
     path = saved(tmp_path / "net.pth")
     pinned = pin_file(str(path))
     saved(path, width=16)
-    with pytest.raises(DataError, match="was asked for"):
+    with pytest.raises(DataError, match="expected "):
         load_network(pinned, 2)
 
 

@@ -215,9 +215,9 @@ def test_reference_features_on_disk(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="another network"):
         FrechetEvaluator(MeanColor(version=2), reference=loaded)
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(DataError, match=r"reference\.npz: no archive"):
+    with pytest.raises(DataError, match=r"reference\.npz: not an archive"):
         FixedReference.load(path)
-    with pytest.raises(DataError, match=r"nowhere\.npz: no archive"):
+    with pytest.raises(DataError, match=r"nowhere\.npz: not an archive"):
         FixedReference.load(tmp_path / "nowhere.npz")
     np.savez(path, features=np.zeros(3), network=np.array("{}"))
     with pytest.raises(DataError, match="not finite float32"):

@@ -55,10 +55,10 @@ def test_fixed_forms(command: str, options: set[str]) -> None:
     [
         (["plan", "no/such.yaml"], "no such file"),
         (["plan", "smokee"], "unknown sweep"),
-        (["table", "/no/such/store"], "no store"),
+        (["table", "/no/such/store"], "not a store"),
         (["stage", "verify", "/no/such/store"], "no cells"),
         (["ui", "/no/such/store"], "does not exist"),
-        (["gallery", "/no/such/store", "--out", "x.png"], "no store"),
+        (["gallery", "/no/such/store", "--out", "x.png"], "not a store"),
         (["generate", "--target", "t", "--method", "ar", "--prompt", "p", "--out", "x.jpg"], ".png"),
         (["generate", "--target", "t", "--method", "arr", "--prompt", "p", "--out", "x.png"], "Did you mean 'ar'"),
         (["generate", "--target", "t", "--method", "mulosd", "--prompt", "p", "--out", "x.png", "--set", "tau=.nan"],

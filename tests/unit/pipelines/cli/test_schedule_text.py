@@ -56,7 +56,7 @@ def test_a_method_without_a_formula_says_so_and_names_no_setting_of_a_sweep() ->
         name = "own"
 
     lines = explain(Own(), load_card("tiny-mid"))
-    assert lines[-1] == "forwards           known only afterwards: own has no formula; ar takes 256"
+    assert lines[-1] == "forwards           not known in advance: own has no formula; ar takes 256"
 
 
 def test_a_dry_run_loads_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

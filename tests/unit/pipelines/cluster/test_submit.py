@@ -155,7 +155,7 @@ def test_the_address_that_is_given_wins(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("RAY_ADDRESS", "http://elsewhere:1")
     assert resolve_address(None) == "http://elsewhere:1"
     assert resolve_address("http://here:2/") == "http://here:2"
-    with pytest.raises(ConfigError, match="no job server"):
+    with pytest.raises(ConfigError, match="not a job server"):
         resolve_address("head:6379")
 
 
@@ -171,7 +171,7 @@ def test_the_upload_follows_the_ignore_files(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("pipelines.cluster.upload.MAX_BYTES", 100)
     with pytest.raises(ConfigError, match=r"\.rayignore \(the largest: big\.bin"):
         examine(tmp_path)
-    with pytest.raises(ConfigError, match="is no folder"):
+    with pytest.raises(ConfigError, match="is not a folder"):
         examine(tmp_path / "missing")
 
 

@@ -96,8 +96,8 @@ def test_the_design_is_the_variance_of_the_mean_of_task_means() -> None:
         (lambda: prompts_for_difference(0.3, Assumptions(0.2)), "raise the discordance"),
         (lambda: prompts_for_difference(0.0, Assumptions(0.2)), "cannot be shown"),
         (lambda: prompts_for_non_inferiority(0.0, Assumptions(0.2)), "above 0"),
-        (lambda: Assumptions(0.0), "a share in"),
-        (lambda: Assumptions(1.5), "a share in"),
+        (lambda: Assumptions(0.0), "a share above 0"),
+        (lambda: Assumptions(1.5), "a share above 0"),
         (lambda: Assumptions(0.5, icc=2.0), "icc"),
     ],
 )

@@ -29,7 +29,7 @@ def test_a_bad_form_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["-1", "nan", "a=inf", "1.5", "a=2.5", "1024"])
 def test_a_number_that_cannot_be_booked_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="part of one GPU or a whole number"):
+    with pytest.raises(ConfigError, match="fraction of one GPU or a whole number"):
         parse_num_gpus([text])
 
 

@@ -65,5 +65,5 @@ def test_damage_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"s\.jsonl:2 is damaged"):
         outbox.entries("s")
     path.write_text("{not json\n")
-    with pytest.raises(DataError, match=r"s\.jsonl:1 is no JSON"):
+    with pytest.raises(DataError, match=r"s\.jsonl:1 is not JSON"):
         outbox.entries("s")
