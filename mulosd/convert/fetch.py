@@ -20,6 +20,7 @@ from mulosd.families.card import read_card as read_family_file
 from mulosd.families.card import released_families, weights_folder
 from mulosd.families.weight_files import file_sha256
 from mulosd.files.publish import publish_bytes
+from mulosd.files.reading import parse_json, read_file
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)  # errors that no network makes
 
@@ -131,10 +132,10 @@ def _read_record(place: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        record: dict[str, Any] = parse_json(read_file(path))
         if not isinstance(record["revision"], str) or not isinstance(record["files"], dict):
             raise TypeError("revision and files")
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: not a record of fetched files ({error}); delete it and fetch again.") from error
     return record
 

@@ -1,7 +1,6 @@
 """Hugging Face folders of text encoders, as `transformers` reads them: checked, then linked or copied. No torch."""
 
 import contextlib
-import json
 import os
 import secrets
 import shutil
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mulosd.errors import DataError, EnvironmentProblem
+from mulosd.files.reading import parse_json, read_file, reason_of
 
 # What an encoder and its tokenizer need. No .bin, .pt or .py: weights come from safetensors, nothing is executed.
 KEPT = (".json", ".txt", ".model", ".safetensors", ".jinja")
@@ -21,9 +21,13 @@ def check_folder(folder: Path, config: Mapping[str, Any], model_types: Sequence[
     """The files to keep; DataError unless config.json is of one of `model_types` and agrees with `config`."""
     path = folder / "config.json"
     try:
-        stated = json.loads(path.read_text(encoding="utf-8"))
+        stated = parse_json(read_file(path))
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: not a configuration ({error}); give the model's Hugging Face folder.") from error
+        raise DataError(
+            f"{path}: not a configuration ({reason_of(error)}); give the model's Hugging Face folder."
+        ) from error
+    if not isinstance(stated, dict):
+        raise DataError(f"{path}: not a configuration (no JSON object); give the model's Hugging Face folder.")
     expected = {"model_type": " or ".join(model_types), **config}
     wrong = {
         key: stated.get(key)

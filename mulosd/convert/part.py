@@ -5,6 +5,7 @@ the weights of LlamaGen says which grid they were trained for (docs/checkpoints.
 part's, and whatever hints at another one (file name, arguments, left-over tables, the same file twice) is refused.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -188,7 +189,8 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> str:
             f"{path} cannot be written ({error.strerror or error}); free some space or choose another --out folder."
         ) from error
     finally:
-        temp.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # where the folder could not be made, there is nothing to remove
+            temp.unlink(missing_ok=True)
     return digest
 
 

@@ -3,7 +3,7 @@
 Nothing is executed: .pt and .pth files go through the restricted unpickler, everything else is safetensors.
 """
 
-import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mulosd.errors import DataError
 from mulosd.families.weight_files import file_sha256
+from mulosd.files.reading import is_file, parse_json, read_file
 from mulosd.files.unpickle import plain, unpickle
 
 # Where the reference scripts look for weights, in their order; those of the tokenizer take averaged ones first.
@@ -129,8 +130,8 @@ def _fused(tensors: Mapping[str, Tensor], prefix: str, path: Path) -> Tensor:
 
 def _files(path: Path) -> list[Path]:
     """The files of a checkpoint; in a folder those that its index names, or its only safetensors file."""
-    if not path.is_dir():
-        if not path.is_file():
+    if not os.path.isdir(path):
+        if not is_file(path):
             raise DataError(f"{path}: there is no such file; give a checkpoint file or folder.")
         return [path]
     index = path / "model.safetensors.index.json"
@@ -143,20 +144,28 @@ def _files(path: Path) -> list[Path]:
             )
         return found
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        named = list(parse_json(read_file(index))["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{index}: not an index of safetensors files ({error!r}); get it again.") from error
-    wrong = [name for name in names if Path(name).name != name or not (path / name).is_file()]
-    if wrong:
-        raise DataError(f"{index}: names {', '.join(wrong[:3])}, which {path} does not hold; get the folder again.")
+    wrong = [name for name in named if not _is_in(path, name)]
+    if wrong or not named:
+        listed = ", ".join(ascii(name)[:40] for name in wrong[:3]) or "no file"
+        raise DataError(f"{index}: names {listed}, which {path} does not hold; get the folder again.")
+    names = sorted(set(named))
     return [path / name for name in names]
+
+
+def _is_in(folder: Path, name: Any) -> bool:
+    """Whether `name` is the bare name of a file of the folder."""
+    return isinstance(name, str) and Path(name).name == name != "" and is_file(folder / name)
 
 
 def _safetensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except SafetensorError as error:
-        raise DataError(f"{path}: not a whole safetensors file ({error}); get it again.") from error
+        size = path.stat().st_size
+        raise DataError(f"{path}: not a whole safetensors file ({size:,} bytes, {error}); get it again.") from error
 
 
 def _refuse_doubles(path: Path, names: Iterable[str]) -> None:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from mulosd.errors import DataError, unknown_name
 from mulosd.files.home import home
+from mulosd.files.reading import parse_json, read_file, reason_of
 
 SHIPPED = ("tiny",)  # families whose weights are part of the package
 WEIGHTS = "MULOSD_WEIGHTS"  # environment variable: the folder of the converted families
@@ -147,9 +148,11 @@ def read_family(folder: Path) -> dict[str, Any]:
 def read_card(path: Path) -> dict[str, Any]:
     """A card or family file; DataError unless it is a JSON object with family, parts and targets."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse_json(read_file(path))
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: not valid JSON ({error}); restore the card that belongs to the weights.") from error
+        raise DataError(
+            f"{path}: not valid JSON ({reason_of(error)}); restore the card that belongs to the weights."
+        ) from error
     for key in ("parts", "targets"):
         if not isinstance(need(data, path, key), dict):
             raise DataError(f"{path}: {key} must map names to entries; restore the card that belongs to the weights.")

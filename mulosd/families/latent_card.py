@@ -5,7 +5,6 @@ tokenizer, whose hash its recipe carries.
 """
 
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from mulosd.errors import ConfigError, DataError
 from mulosd.families.card import Card, need
 from mulosd.files.publish import canonical_json, sha256_hex
+from mulosd.files.reading import is_file, parse_json, read_file, reason_of
 
 UPSAMPLERS = "upsamplers"  # their folder inside that of a family
 PREFIX = "latent-"  # of the up-samplers that have such a card
@@ -35,7 +35,7 @@ class LatentCard:
 
     def read_weights(self) -> bytes:
         """The weights file; DataError where it is missing or is not the one that the card names."""
-        if not self.weights.is_file():
+        if not is_file(self.weights):
             raise DataError(f"{self.weights}: the weights of this up-sampler are missing; restore the file.")
         data = self.weights.read_bytes()
         found = hashlib.sha256(data).hexdigest()
@@ -77,9 +77,11 @@ def find_latent(card: Card, name: str) -> LatentCard:
 def read_latent(path: Path) -> LatentCard:
     """A card of `mulosd train upsampler`; DataError where it is none."""
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = parse_json(read_file(path))
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: not valid JSON ({error}); restore the card that belongs to the weights.") from error
+        raise DataError(
+            f"{path}: not valid JSON ({reason_of(error)}); restore the card that belongs to the weights."
+        ) from error
     config, sha256, file = (need(raw, path, key) for key in ("config", "sha256", "file"))
     if Path(file).name != file:
         raise DataError(f"{path}: file = {file!r} must be a bare file name.")

@@ -1,14 +1,15 @@
 """Files of a family on disk: hashes and what a safetensors file says of itself. No torch."""
 
 import hashlib
-import json
 import math
-import struct
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from mulosd.errors import ConfigError, DataError
 from mulosd.families.card import Card
+from mulosd.files.reading import is_file
 
 NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # safetensors -> torch
 
@@ -22,13 +23,12 @@ def file_sha256(path: Path) -> str:
 def tensors_of(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Name -> (dtype, shape) of a safetensors file, from its header alone."""
     try:
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            header: dict[str, Any] = json.loads(file.read(length) if length < path.stat().st_size else b"")
-    except (OSError, ValueError, struct.error) as error:
+        with safe_open(path, framework="numpy") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  not a mapping
+            stored = {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
+    except (OSError, SafetensorError) as error:
         raise DataError(f"{path}: not a whole safetensors file ({error}); restore or convert it again.") from error
-    entries = ((name, entry) for name, entry in header.items() if name != "__metadata__")
-    return {name: (NAMES.get(entry["dtype"], entry["dtype"]), tuple(entry["shape"])) for name, entry in entries}
+    return {name: (NAMES.get(dtype, dtype), shape) for name, (dtype, shape) in stored.items()}
 
 
 def num_values(path: Path, without: tuple[str, ...] = ()) -> int:
@@ -58,7 +58,7 @@ def bare_name(card: Card, key: str, value: Any) -> str:
 
 def _checked(card: Card, key: str, name: Any, expected: str, folder: Path) -> Path:
     path = folder / bare_name(card, key, name)
-    if not path.is_file():
+    if not is_file(path):
         raise DataError(f"{path}: weights of {card.target_id} are missing; restore the file named by card.json.")
     found = file_sha256(path)
     if found != expected:

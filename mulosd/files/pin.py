@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from mulosd.errors import DataError
+from mulosd.files.reading import is_file
 
 MARK = "#sha256:"
 
@@ -23,7 +24,7 @@ def checked_file(name: str) -> Path:
     """The path in a name, pinned or not; DataError where no file is there, or one with other content than pinned."""
     text, mark, expected = name.partition(MARK)
     path = Path(text)
-    if not path.is_file():
+    if not is_file(path):
         raise DataError(f"{text}: there is no such file; give the path of an existing one.")
     if mark and (found := _sha256(path)) != expected:
         raise DataError(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mulosd.errors import DataError, EnvironmentProblem
+from mulosd.files.reading import parse_json
 
 
 def canonical_json(value: Any) -> bytes:
@@ -111,7 +112,7 @@ def read_json(path: Path) -> Any:
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror or error}); run the sweep again.") from error
     try:
-        value = json.loads(data)["value"]
+        value = parse_json(data)["value"]
         intact = data == _render(value)
     except (ValueError, KeyError, TypeError):
         intact = False

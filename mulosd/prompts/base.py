@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mulosd.errors import ConfigError, DataError, unknown_name
+from mulosd.files.reading import read_file
 from mulosd.types import Prompt
 
 # Ids become parts of sample ids and of exported file names: no separator, no leading dot.
@@ -49,7 +50,7 @@ def required_path(spec: Spec, what: str) -> Path:
 def read_lines(path: Path, what: str) -> list[str]:
     """Lines of a UTF-8 file without line ends. Raises DataError naming the file, and the line of a broken byte."""
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; give the path of {what}.") from None
     except OSError as error:

@@ -5,12 +5,12 @@ images by position is the classic trap.
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mulosd.errors import ConfigError, DataError, unknown_name
+from mulosd.files.reading import parse_json
 from mulosd.prompts.base import check_keys, read_lines, required_path, whole_number
 from mulosd.types import Prompt
 
@@ -51,10 +51,12 @@ def load(spec: Mapping[str, Any]) -> list[Prompt]:
 
 def _read(path: Path) -> dict[int, list[Annotation]]:
     """Image id -> its annotations by ascending annotation id."""
+    lines = read_lines(path, WHAT)
     try:
-        data = json.loads("\n".join(read_lines(path, WHAT)))
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}:{error.lineno}: not JSON ({error.msg}, column {error.colno}); give {WHAT}.") from error
+        data = parse_json("\n".join(lines))
+    except ValueError as error:
+        line = getattr(error, "lineno", 1)
+        raise DataError(f"{path}:{line}: not JSON ({error}); give {WHAT}.") from error
     if not isinstance(data, dict) or not all(isinstance(data.get(key), list) for key in ("images", "annotations")):
         raise DataError(f"{path}:1: lacks the lists 'images' and 'annotations'; give {WHAT}.")
     by_image: dict[int, list[Annotation]] = {}

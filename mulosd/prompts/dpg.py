@@ -1,5 +1,6 @@
 """DPG-Bench prompts (TencentQQGYLab/ELLA, dpg_bench/prompts): one UTF-8 text file each, the file's stem is the id."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,9 @@ def load(spec: Mapping[str, Any]) -> list[Prompt]:
     """Keys: path (folder of .txt files). Prompts are sorted by id; outer white space is dropped."""
     check_keys(spec, KEYS)
     folder = required_path(spec, WHAT)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # also for a name that no folder can have
         raise DataError(f"{folder}: no such folder; give the path of {WHAT}.")
-    files = sorted((f for f in folder.iterdir() if f.suffix == ".txt" and f.is_file()), key=lambda f: f.stem)
+    files = sorted((f for f in folder.iterdir() if f.suffix == ".txt" and not f.is_dir()), key=lambda f: f.stem)
     if not files:
         raise DataError(f"{folder}: holds no .txt file; give the path of {WHAT}.")
     return [_prompt(file) for file in files]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mulosd.errors import DataError, EnvironmentProblem
+from mulosd.files.reading import parse_json
 from mulosd.prompts.base import check_keys, read_lines, required_path
 from mulosd.types import Prompt
 
@@ -170,9 +171,9 @@ def _with_article(words: str) -> str:
 def _parsed(line: str, where: str) -> Row:
     """A metadata row of upstream's form; raises DataError at `where` (file:line)."""
     try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{where}: not JSON ({error.msg}, column {error.colno}); give {WHAT}.") from error
+        row = parse_json(line)
+    except ValueError as error:
+        raise DataError(f"{where}: not JSON ({error}); give {WHAT}.") from error
     problem = _row_problem(row)
     if problem:
         raise DataError(f"{where}: {problem}; give {WHAT}.")

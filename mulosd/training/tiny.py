@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import save_file
 
 from mulosd.errors import DataError, unknown_name
+from mulosd.files.folders import prepare_folder
 from mulosd.files.unpickle import unpickle
 from mulosd.models.gpt_config import GPTConfig
 from mulosd.models.image_gpt import ImageGPT, tiny_gpt
@@ -77,7 +78,7 @@ def main(out: Path, *, stage: str = "all", minutes: float | None = None) -> None
     """Train one stage or all; `minutes` replaces the stage's budget (GPTs only)."""
     if stage not in CHOICES:
         raise unknown_name("training stage", stage, CHOICES)
-    out.mkdir(parents=True, exist_ok=True)
+    prepare_folder(out)
     for name in STAGE_NAMES if stage == "all" else (stage,):
         if name == "vq":
             train_vq_stage(out)

@@ -26,6 +26,7 @@ from torch import Tensor
 from mulosd.errors import ConfigError, unknown_name
 from mulosd.families.card import Card, family_folder, load_card, read_family
 from mulosd.families.latent_card import PREFIX, LatentCard, read_latent, stem
+from mulosd.files.folders import prepare_folder
 from mulosd.files.publish import publish_bytes, sha256_hex
 from mulosd.files.unpickle import unpickle
 from mulosd.models.vq import VQModel
@@ -122,6 +123,7 @@ def main(
     Writes `latent-<loss>-<ratio>x.pt` (the checkpoint), `.safetensors` (float16) and, last, `.json`, whose `quality`
     is left to who measures it. vq: the family's tokenizer where it is loaded already.
     """
+    prepare_folder(out)
     vq = vq or load_target(card.target_id, folder=card.folder).vq
     torch.manual_seed(recipe.seed)
     config = LatentConfig(recipe.high_px // recipe.low_px, vq.config.codebook_dim)

@@ -3,6 +3,7 @@
 Exit codes: 0 done, 1 a bug (with its traceback), 2 something the user can fix (said on stderr), 130 interrupted.
 """
 
+import errno
 import io
 import logging
 import os
@@ -62,6 +63,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         # The reader went away (`mulosd table DIR | head`): nothing is left to say to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:  # of any path that was given; whatever else arrives here is a bug
+            raise
+        click.echo(f"mulosd: {str(error.filename)[:80]}…: {error.strerror}; give a shorter name.", err=True)
+        code = 2
     except click.Abort:
         click.echo("mulosd: interrupted; the same command continues where this one stopped.", err=True)
         code = 130

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from mulosd.errors import ConfigError, unknown_name
+from mulosd.files.reading import is_file
 
 ROOT = Path(__file__).resolve().parents[2]
 SWEEPS = ROOT / "sweeps"
@@ -17,7 +18,7 @@ def shipped_sweeps() -> dict[str, Path]:
 def find_sweep(name: str) -> Path:
     """The sweep file `name`: a path, or the name of a shipped sweep; ConfigError with what is allowed otherwise."""
     path = Path(name)
-    if path.is_file():
+    if is_file(path):
         return path
     known = shipped_sweeps()
     # `sweeps/smoke.yaml` also works away from the repository root, where no such file lies.

@@ -14,6 +14,7 @@ from typing import Any
 
 from dashboards.table import CONTROLS
 from mulosd.errors import ConfigError, UserError, unknown_name
+from mulosd.files.reading import read_file, reason_of
 from mulosd.methods import METHODS, SamplerKnobs, check_given, configure
 from mulosd.prompts import PROMPT_KEYS
 from pipelines.plan import knob_axes
@@ -80,15 +81,18 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = (), **modules: str) 
 
 def read_raw(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """The mapping in the YAML file `path` with `--set` overrides applied, not yet checked."""
-    import yaml
+    from pipelines.plan.yaml_text import parse_yaml
 
     try:
-        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=_loader(yaml))
+        text = read_file(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: the sweep file cannot be read ({error}); give the path of a YAML file.") from error
-    except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{path}: this is not valid YAML ({reason}); correct the file.") from error
+        raise ConfigError(
+            f"{path}: the sweep file cannot be read ({reason_of(error)}); give the path of a YAML file."
+        ) from error
+    try:
+        raw = parse_yaml(text)
+    except ValueError as error:
+        raise ConfigError(f"{path}: this is not valid YAML ({error}); correct the file.") from error
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: a sweep is a mapping of settings (name, target, prompts, methods, ...).")
     for override in overrides:
@@ -99,15 +103,17 @@ def read_raw(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 def parse_override(text: str) -> tuple[str, Any]:
     """`methods.1.grid.tau=[0.1, 0.2]` -> (dotted key, YAML value)."""
-    import yaml
+    from pipelines.plan.yaml_text import parse_yaml
 
     key, sign, value = text.partition("=")
     if not sign or not all(key.strip().split(".")):
         raise ConfigError(f"--set {text}: an override has the form key=value, with dots between nested keys.")
     try:
-        return key.strip(), yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--set {text}: the value is not valid YAML; quote it like a YAML value.") from error
+        return key.strip(), parse_yaml(value)
+    except ValueError as error:
+        raise ConfigError(
+            f"--set {text[:80]}: the value is not valid YAML ({error}); quote it like a YAML value."
+        ) from error
 
 
 def apply_override(raw: dict[str, Any], key: str, value: Any) -> None:
@@ -328,23 +334,7 @@ class _Check:
 
 
 def _index(node: Any, part: str, key: str) -> int:
-    if not isinstance(node, list) or not part.isdigit() or int(part) >= len(node):
+    if not isinstance(node, list) or not part.isdecimal() or int(part) >= len(node):
         size = f"a list of {len(node)} items" if isinstance(node, list) else f"the value {node!r}"
         raise ConfigError(f"--set {key}: {part!r} does not exist in {size}; use the index of an existing item.")
     return int(part)
-
-
-def _loader(yaml: Any) -> Any:
-    """SafeLoader that refuses a key given twice, where YAML would silently keep the last."""
-
-    class UniqueKeys(yaml.SafeLoader):  # type: ignore[misc]
-        pass
-
-    def mapping(loader: Any, node: Any) -> dict[Any, Any]:
-        keys = [loader.construct_object(key) for key, _ in node.value]
-        if repeated := [key for i, key in enumerate(keys) if key in keys[:i]]:
-            raise yaml.constructor.ConstructorError(None, None, f"key {repeated[0]!r} is given twice", node.start_mark)
-        return dict(zip(keys, (loader.construct_object(value, deep=True) for _, value in node.value), strict=True))
-
-    UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
-    return UniqueKeys

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 
 from pipelines.cli.main import main
 from tests import fabricated
@@ -72,7 +71,7 @@ def generate(method: str, knobs: dict[str, Any], target: str = "tiny-mid") -> li
 def run(folder: Path, method: str, knobs: dict[str, Any], target: str = "tiny-mid") -> list[str]:
     prompts = {"name": "scenes", "count": 2}
     sweep = {"name": "bad", "target": target, "prompts": prompts, "methods": [{"method": method, "set": knobs}]}
-    (folder / "bad.yaml").write_text(yaml.safe_dump(sweep))
+    (folder / "bad.yaml").write_text(json.dumps(sweep))
     return ["run", str(folder / "bad.yaml"), "--out", "store", "--quiet"]
 
 

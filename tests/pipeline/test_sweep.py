@@ -1,5 +1,6 @@
 """The sweep file: strict, all errors at once, one sentence each, nothing built."""
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,20 @@ def test_broken_files(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=part) as caught:
             load(tmp_path, text)
         assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(ConfigError, match="a pipe or a device"):
+        load_sweep(tmp_path / "pipe.yaml")
+
+
+def test_numbers_and_merge_keys_in_a_sweep_file(tmp_path: Path) -> None:
+    text = YAML.replace("- method: ar", "- {method: mulosd, set: &base {tau: 1e-4, pool_k: 010}}")
+    text = text.replace("set: {pool_k: 4}, grid: {tau: [0.05, 1], radius: [0, 1]}", "set: {<<: *base, radius: 2}")
+    sweep = load(tmp_path, text + "base_seed: 0100\n", "batch_size=010")
+    assert sweep.methods == (MuLoSD(tau=1e-4, pool_k=10), MuLoSD(tau=1e-4, pool_k=10, radius=2))
+    assert (sweep.base_seed, sweep.batch_size) == (100, 10)
 
 
 def test_the_documented_example_is_a_sweep(tmp_path: Path) -> None:

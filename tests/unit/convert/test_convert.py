@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mulosd.convert import part as module
 from mulosd.convert.part import convert, family_file
-from mulosd.errors import ConfigError, DataError
+from mulosd.errors import ConfigError, DataError, EnvironmentProblem
 from mulosd.families.card import load_card, target_ids
 from mulosd.families.weight_files import file_sha256
 from tests import fabricated
@@ -161,19 +161,11 @@ def test_a_folder_in_lanterns_naming(toy: str, tmp_path: Path, shards: int) -> N
     assert sorted(done.entry["source"]["files"]) == names
 
 
-def test_a_folder_lacks_a_shard(toy: str, tmp_path: Path) -> None:
-    folder = tmp_path / "f"
-    folder.mkdir()
-    for index, words in (
-        ("{}", "not an index"),
-        ('{"weight_map": {"a": "../x.safetensors"}}', "which .* does not hold"),
-    ):
-        (folder / "model.safetensors.index.json").write_text(index)
-        with pytest.raises(DataError, match=words):
-            convert(folder, family=toy, part="model-16")
-    (folder / "model.safetensors.index.json").unlink()
-    with pytest.raises(DataError, match="0 safetensors files and no"):
-        convert(folder, family=toy, part="model-16")
+def test_an_out_folder_below_a_file_is_one_sentence(toy: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    source = saved(tmp_path / "a.pt", fabricated.state("vq"))
+    with pytest.raises(EnvironmentProblem, match=r"file/x/vq\.safetensors cannot be written \(Not a directory\)"):
+        convert(source, family=toy, part="vq", out=tmp_path / "file" / "x")
 
 
 def test_lanterns_q_without_its_k(toy: str, tmp_path: Path) -> None:

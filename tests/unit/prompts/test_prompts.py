@@ -1,6 +1,7 @@
 """Prompt sets: exact regeneration, caption policies, stable ids, and one clear sentence for whatever is wrong."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from evaluators.geneval import rules
-from mulosd.errors import ConfigError, DataError, EnvironmentProblem
+from mulosd.errors import ConfigError, DataError, EnvironmentProblem, UserError
 from mulosd.prompts import PROMPT_SETS, geneval, load_prompts, prompt_list_hash
 from mulosd.types import Prompt
 
@@ -300,3 +301,26 @@ def test_the_hash_sees_ids_texts_metadata_and_order_but_not_key_order() -> None:
         [Prompt("coco", "1", "x", {"k": 1, "l": 3}), b],
     ]
     assert len({base, *map(prompt_list_hash, others)}) == 7
+
+
+@pytest.mark.parametrize("name", ["geneval", "coco", "dpg"])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(DataError, match=r"pipe\.txt: cannot be read \(a pipe or a device"):
+        load_prompts({"name": name, "path": str(tmp_path if name == "dpg" else tmp_path / "pipe.txt")})
+
+
+@pytest.mark.parametrize("name", ["geneval", "coco"])
+@pytest.mark.parametrize("text", ["[" * 1000, '{"a": ' * 100 + "1" + "}" * 100, "[NaN]", "9" * 5000])
+def test_json_that_only_looks_like_it_names_the_line(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / "p").write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match="p:1: not JSON"):
+        load_prompts({"name": name, "path": str(tmp_path / "p")})
+
+
+@pytest.mark.parametrize("name", ["geneval", "coco", "dpg"])
+@pytest.mark.parametrize("path", ["x" * 300, "~nobody-of-this-name/p", "a\0b", "/dev/null/p"])
+def test_a_path_that_cannot_be_is_one_sentence(name: str, path: str) -> None:
+    with pytest.raises(UserError) as caught:
+        load_prompts({"name": name, "path": path})
+    assert len(str(caught.value).splitlines()) == 1
