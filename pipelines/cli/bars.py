@@ -1,13 +1,23 @@
-"""A progress bar on stderr for `run_sweep`: done of total, with what was cached, is running and failed."""
+"""What `run_sweep` says on stderr while it runs: a bar on a terminal, a line a minute in a log."""
 
+import sys
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from pipelines.latency.bench import BenchProgress
-from pipelines.run.progress import Progress, ProgressCallback
+import click
 
-UNITS = {"encode": "prompt", "decode": "image", "score": "chunk"}
+from pipelines.latency.bench import BenchProgress
+from pipelines.run.progress import UNITS, Progress, ProgressCallback
+
+LINE_S = 60.0  # between two lines in a log
+
+
+def progress_shown(*, disable: bool = False) -> AbstractContextManager[ProgressCallback]:
+    """A callback that shows progress on stderr; `disable` shows nothing."""
+    return progress_bar(disable=disable) if disable or sys.stderr.isatty() else progress_lines()
 
 
 @contextmanager
@@ -35,6 +45,47 @@ def progress_bar(*, disable: bool = False) -> Iterator[ProgressCallback]:
     finally:
         for bar in bars.values():
             bar.close()
+
+
+@contextmanager
+def progress_lines(*, every_s: float = LINE_S) -> Iterator[ProgressCallback]:
+    """A callback that writes a line at the begin and the end of a stage, and one every `every_s` seconds between them,
+    also while no task ends."""
+    lines = _Lines()
+    is_over = threading.Event()
+
+    def tick() -> None:
+        while not is_over.wait(every_s):
+            lines.write()
+
+    ticker = threading.Thread(target=tick, daemon=True)
+    ticker.start()
+    try:
+        yield lines.show
+    finally:
+        is_over.set()
+        ticker.join()
+
+
+class _Lines:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._latest: Progress | None = None
+        self._began = 0.0
+
+    def show(self, at: Progress) -> None:
+        with self._lock:
+            is_new = self._latest is None or self._latest.stage != at.stage
+            if is_new:
+                self._began = time.monotonic()
+            self._latest = at
+        if is_new or not at.running:
+            self.write()
+
+    def write(self) -> None:
+        with self._lock:
+            if self._latest is not None:
+                click.echo(self._latest.line(self._latest.eta_s(time.monotonic() - self._began)), err=True)
 
 
 @contextmanager

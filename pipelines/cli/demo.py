@@ -5,7 +5,7 @@ from collections.abc import Callable
 from itertools import dropwhile, takewhile
 from pathlib import Path
 
-from pipelines.cli.bars import progress_bar
+from pipelines.cli.bars import progress_shown
 from pipelines.compare.report import Report, write_report
 from pipelines.plan.shipped import committed_tables, find_sweep
 from pipelines.plan.sweep import Sweep, load_sweep
@@ -22,7 +22,7 @@ def run_demo(out: Path, *, executor: str, echo: Callable[[str], None]) -> None:
     """Sweep, bench, report and tracking into the store `out`; each part is skipped when its result is there."""
     start = time.monotonic()
     sweep = load_sweep(find_sweep(SWEEP))
-    with progress_bar() as progress:
+    with progress_shown() as progress:
         report = run_sweep(sweep, out=out, executor=executor, progress=progress)
     echo(report.summary())
     store = Store.existing(out)

@@ -163,7 +163,7 @@ def run(
     **options: Any,
 ) -> None:
     """Decode and score SWEEP into a store; the same command continues, extends or does nothing."""
-    from pipelines.cli.bars import progress_bar
+    from pipelines.cli.bars import progress_shown
     from pipelines.cli.job_paths import check_job_paths
     from pipelines.plan.gpu_requests import parse_num_gpus
     from pipelines.run.driver import run_sweep
@@ -171,7 +171,7 @@ def run(
     check_job_paths(out, tracking_uri)
     options["num_gpus"] = parse_num_gpus(num_gpus)
     loaded = _load(sweep, overrides)
-    with progress_bar(disable=quiet) as progress:
+    with progress_shown(disable=quiet) as progress:
         report = run_sweep(loaded, out=out, dry_run=dry_run, progress=progress, **options)
     click.echo(report.summary())
     if dry_run:
@@ -278,14 +278,14 @@ def measure(family: str, out: Path, family_folder: Path | None, dry_run: bool, q
     from mulosd.families.card import family_folder as shipped
     from pipelines.card.measure import Measurement, estimate
     from pipelines.card.measure import measure as measure_family
-    from pipelines.cli.bars import progress_bar
+    from pipelines.cli.bars import progress_shown
 
     what = Measurement(family_folder or shipped(family), out, **options)
     if dry_run:
         for line in estimate(what):
             click.echo(line)
         return
-    gate = measure_family(what, progress=lambda: progress_bar(disable=quiet))["gate"]
+    gate = measure_family(what, progress=lambda: progress_shown(disable=quiet))["gate"]
     for name, verdict in gate.items():
         if name != "passed":
             click.echo(f"{'passed' if verdict['passed'] else 'FAILED'}  {name}: {verdict['rule']}")

@@ -28,6 +28,8 @@ from pipelines.host.provenance import git_state
 from pipelines.plan.cells import key_of
 from pipelines.plan.shipped import ROOT, find_sweep
 from pipelines.plan.sweep import parse_sweep, read_raw
+from pipelines.run.progress import UNITS
+from pipelines.run.progress_file import read_progress
 from pipelines.tracking.tracking_uri import check_uri, default_uri, public_uri
 
 if TYPE_CHECKING:
@@ -93,7 +95,7 @@ def sweep_job(
     name = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else ""
     sent = examine(folder).names
     added = {} if name in sent else {free_name(f"submitted/{path.name}", sent): path}
-    command = [*PROGRAM, "run", *(added or (name,)), "--out", store, "--executor", "ray", "--quiet"]
+    command = [*PROGRAM, "run", *(added or (name,)), "--out", store, "--executor", "ray"]
     for override in overrides:
         command += ["--set", override]
     file = loaded.prompts.get("path")
@@ -203,16 +205,28 @@ def status_lines(submission_id: str | None, address: str) -> Iterator[str]:
         if submission_id is None:
             for found in sorted(_ask(client.list_jobs), key=lambda job: job.start_time or 0):
                 if str(found.submission_id).startswith("sweep-"):
-                    yield f"{found.submission_id}  {found.status.value}  {_times(found)}"
+                    progress = "" if found.status.is_terminal() else f"  {_progress(client, found)}"
+                    yield f"{found.submission_id}  {found.status.value}  {_times(found)}{progress}"
             return
         found = _known(client, submission_id)
         yield f"{submission_id}: {found.status.value} {_times(found)}"
         yield f"  {found.entrypoint}"
+        yield f"  {_progress(client, found)}"
         if found.driver_exit_code is not None:
             yield f"  exit code {found.driver_exit_code}"
         if found.message:
             yield f"  {found.message.strip()}"
         yield from (f"  {name} = {value}" for name, value in sorted((found.metadata or {}).items()))
+
+
+def _progress(client: "JobSubmissionClient", job: Any) -> str:
+    """Where a job stands: by its progress.json, or where its store is not visible here by the last line of its log."""
+    out = (job.metadata or {}).get("mulosd.out")
+    said = read_progress(Path(out), job.submission_id) if out else None
+    if said is None:
+        log = _ask(client.get_job_logs, job.submission_id).splitlines()
+        said = next((line for line in reversed(log) if line.partition(":")[0] in UNITS), None)
+    return said or "no progress yet"
 
 
 def exit_code(info: Any) -> int:

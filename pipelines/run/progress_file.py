@@ -2,9 +2,10 @@
 
     state      running · finished · stopped (by a failure or an interrupt; the same command continues)
     stage      encode (counts conditions), decode (counts images) or score (counts chunk states)
-    done, total, cached, running, failed    as in `driver.Progress`
+    done, total, cached, running, failed    as in `progress.Progress`
     eta_s      seconds until the stage ends at the rate of this run; null before anything was done
     elapsed_s, started_at, updated_at
+    job        the submission id of the Ray job that runs it; null outside one
 
 Replaced as a whole: a reader never sees a part. A `running` file that is no longer updated is that of a dead process.
 """
@@ -16,9 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from mulosd.files.publish import publish_bytes
+from pipelines.host.job_env import submission_id
 from pipelines.run.progress import Progress, ProgressCallback
 
 NAME = "progress.json"
@@ -73,6 +74,7 @@ class _Writer:
     def write(self, state: str, now: float) -> None:
         at = self.latest
         assert at is not None
+        eta_s = at.eta_s(now - self.stage_began) if state == "running" else None
         content = {
             "state": state,
             "stage": at.stage,
@@ -82,15 +84,22 @@ class _Writer:
             "cached": at.cached,
             "running": at.running,
             "failed": at.failed,
-            "eta_s": self.eta_s(now) if state == "running" else None,
+            "eta_s": None if eta_s is None else round(eta_s, 1),
             "elapsed_s": round(now - self.began, 1),
+            "job": submission_id(),
             "started_at": self.started_at,
             "updated_at": datetime.now(UTC).isoformat(),
         }
         publish_bytes(self.path, (json.dumps(content, indent=1) + "\n").encode("utf-8"))
         self.written = now
 
-    def eta_s(self, now: float) -> float | None:
-        at: Any = self.latest
-        fresh = at.done - at.cached
-        return round(at.running * (now - self.stage_began) / fresh, 1) if fresh > 0 else None
+
+def read_progress(root: Path, job: str) -> str | None:
+    """Where the run of a job in the store `root` stands, for people; None where no file of it is here."""
+    for path in (root / "sweeps").glob(f"*/{NAME}"):
+        content = json.loads(path.read_bytes())
+        if content.get("job") == job:
+            fields = {name: content[name] for name in ("stage", "done", "total", "cached", "failed")}
+            when = datetime.fromisoformat(content["updated_at"]).astimezone()
+            return f"{Progress(**fields).line(content['eta_s'])} ({content['state']}, {when:%Y-%m-%d %H:%M:%S})"
+    return None

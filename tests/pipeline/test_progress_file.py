@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from pipelines.cli.bars import progress_lines
+from pipelines.host.job_env import JOB_CONFIG
 from pipelines.plan.build import build_plan
 from pipelines.run import progress_file as module
 from pipelines.run.driver import RunFailed, run_sweep
 from pipelines.run.progress import Progress
-from pipelines.run.progress_file import progress_file
+from pipelines.run.progress_file import progress_file, read_progress
 from tests import fakes
 from tests.fakes import toy_sweep
 
@@ -84,3 +86,34 @@ def test_an_interrupt_goes_on_and_says_stopped(tmp_path: Path, error: type[BaseE
     with pytest.raises(error), progress_file(tmp_path, then=interrupted) as show:
         show(Progress("decode", 1, 2, 0, 0))
     assert content(tmp_path)["state"] == "stopped"
+
+
+def test_a_job_is_found_in_its_store_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_sweep(toy_sweep(base_seed=1), out=tmp_path)
+    monkeypatch.setenv(JOB_CONFIG, json.dumps({"metadata": {"job_submission_id": "sweep-toy-1"}}))
+    run_sweep(toy_sweep(), out=tmp_path)
+    said = read_progress(tmp_path, "sweep-toy-1")
+    assert said is not None
+    assert said.startswith("score: 9 of 9 chunks, 0 cached, 0 failed (finished, 20")
+    assert read_progress(tmp_path, "sweep-toy-2") is None
+    assert read_progress(tmp_path / "elsewhere", "sweep-toy-1") is None
+
+
+@pytest.mark.parametrize(("eta_s", "left"), [(None, ""), (59.6, ", about 60 s left"), (5399, ", about 90 min left"),
+                                             (9000, ", about 2.5 h left")])  # fmt: skip
+def test_progress_in_words(eta_s: float | None, left: str) -> None:
+    assert Progress("decode", 60, 100, 40, 1).line(eta_s) == f"decode: 60 of 100 images, 40 cached, 1 failed{left}"
+
+
+def test_a_log_gets_a_line_a_minute_also_while_nothing_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    said = ""
+    with progress_lines(every_s=0.001) as show:
+        show(Progress("decode", 0, 9, 0, 0))
+        while said.count("decode: 0 of 9") < 3:
+            said += capsys.readouterr().err
+    with progress_lines() as show:
+        for at in (Progress("decode", 0, 9, 0, 0), Progress("decode", 5, 9, 0, 0), Progress("decode", 9, 9, 0, 0)):
+            show(at)
+        show(Progress("score", 3, 3, 3, 0))
+    stages = [line.partition(",")[0] for line in capsys.readouterr().err.splitlines()[-3:]]
+    assert stages == ["decode: 0 of 9 images", "decode: 9 of 9 images", "score: 3 of 3 chunks"]

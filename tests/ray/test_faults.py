@@ -95,6 +95,7 @@ def test_kills_at_random_points_change_nothing(
     assert run_sweep(toy_sweep(), out=tmp_path, executor="ray").decoded == 0
 
 
+@pytest.mark.slow
 def test_a_job_that_is_stopped_can_be_continued(tmp_path: Path, address: str, undisturbed: dict[str, Any]) -> None:
     begun = time.monotonic()
     driver = start(tmp_path, "ray", RAY_ADDRESS=address, **SLOW)
@@ -127,6 +128,7 @@ def head() -> Iterator["subprocess.Popen[str]"]:
     process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_the_head_is_killed(tmp_path: Path, head: "subprocess.Popen[str]", undisturbed: dict[str, Any]) -> None:
     assert head.stdout is not None

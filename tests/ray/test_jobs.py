@@ -1,4 +1,8 @@
-"""Sweeps as jobs on a real Ray head: the log, the exit code, stopping, and the same sweep a second time."""
+"""Sweeps as jobs on a real Ray head: the log, the exit code, stopping, and the same sweep a second time.
+
+Slow, all of them: a head and each of its jobs start several processes. What a submission is, without a head, is tested
+in `tests/unit/pipelines/cluster`.
+"""
 
 import os
 import subprocess
@@ -13,11 +17,11 @@ from mulosd.errors import ConfigError
 from mulosd.files.publish import read_json
 from mulosd.stage.verify import verify_store
 from pipelines.cli.main import cli
-from pipelines.cluster.submit import Job, exit_code, follow, stop, submit
+from pipelines.cluster.submit import Job, follow, stop, submit
 from pipelines.cluster.upload import examine
 from tests.ray.job_head import ray_head
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 DRIVER = """
@@ -57,6 +61,8 @@ def test_a_sweep_as_a_job_and_the_same_job_again(head: str, folder: Path, tmp_pa
     first = submit(toy_job(folder, str(out)), head)
     assert follow(first, head, said.append) == 0, "".join(said)
     assert "30 images, 0 cached, decoded 30, 0 failed" in "".join(said)
+    assert "decode: 0 of 30 images, 0 cached, 0 failed\n" in "".join(said)
+    assert "decode: 30 of 30 images, 0 cached, 0 failed\n" in "".join(said)
     assert verify_store(out) == []
     cell = next((out / "cells").iterdir())
     record = read_json(cell / "cell.json")["record"]
@@ -98,7 +104,6 @@ def test_one_driver_at_a_time_and_stop(head: str, folder: Path) -> None:
         stop(submission_id[:-1] + "9", head)
 
 
-@pytest.mark.slow
 def test_the_real_family_as_a_job(head: str, tmp_path: Path) -> None:
     """What docs/cluster.md says, on the shipped weights: `mulosd submit`, then Ray's own command on the same store."""
     assert examine(ROOT).total < 64 * 2**20  # weights included; Ray takes 512 MiB
@@ -114,7 +119,6 @@ def test_the_real_family_as_a_job(head: str, tmp_path: Path) -> None:
     assert "4 images, 4 cached, decoded 0, 0 failed; scores: 12 cached, 0 computed" in again.stdout
 
 
-@pytest.mark.slow
 def test_the_printed_commands_work_after_the_demo(tmp_path: Path) -> None:
     """In a fresh home and in the order of the pages: a sweep on a Ray of its own, as in the demo, then a cluster."""
     page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
@@ -147,15 +151,3 @@ def test_the_printed_commands_work_after_the_demo(tmp_path: Path) -> None:
             command = command.replace("mulosd run", f"{mulosd} run") + " --limit 1"
             said = run(command, RAY_API_SERVER_ADDRESS=address, **variables)
             assert "4 images, 4 cached, decoded 0, 0 failed" in said
-
-
-def test_codes_of_jobs_that_did_not_end_well() -> None:
-    class Info:
-        def __init__(self, status: str, code: int | None) -> None:
-            self.status = type("Status", (), {"value": status})
-            self.driver_exit_code = code
-
-    cases = [("SUCCEEDED", 0, 0), ("FAILED", 7, 7), ("FAILED", -9, 137), ("FAILED", None, 1), ("STOPPED", None, 143)]
-    for status, code, expected in cases:
-        assert exit_code(Info(status, code)) == expected
-    assert exit_code(Info("FAILED", 0)) == 1

@@ -68,6 +68,7 @@ def test_chunks_of_a_dead_worker_are_decoded_by_another(tmp_path: Path, steer: C
     assert images(tmp_path / "ray") == images(tmp_path / "here")
 
 
+@pytest.mark.slow
 def test_a_chunk_that_kills_every_worker_becomes_failed_rows(tmp_path: Path, steer: Callable[..., None]) -> None:
     steer(fakes.DIE_FILE, *["prompt 6"] * 3)
     sweep = toy_sweep(methods=[{"method": "ar"}])

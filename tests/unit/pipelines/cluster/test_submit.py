@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -11,7 +12,16 @@ from click.testing import CliRunner
 from mulosd.errors import ConfigError
 from pipelines.cli.job_paths import check_job_paths
 from pipelines.cli.main import cli
-from pipelines.cluster.submit import ADDRESS, ADDRESS_VARIABLES, Job, connect, resolve_address, sweep_job
+from pipelines.cluster.submit import (
+    ADDRESS,
+    ADDRESS_VARIABLES,
+    Job,
+    connect,
+    exit_code,
+    resolve_address,
+    status_lines,
+    sweep_job,
+)
 from pipelines.cluster.upload import examine, upload_folder
 from pipelines.executors.ray_start import MODE, TOKEN, forget_token
 from pipelines.host.job_env import JOB_CONFIG
@@ -148,6 +158,39 @@ def test_a_server_on_this_machine_is_shown_the_token_that_is_here(token: str, mo
         connect(Guarded, "http://127.0.0.1:8265")
 
 
+def test_status_shows_how_far_a_job_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the store where it is visible here, otherwise from the job's log."""
+    here, away = tmp_path / "here", tmp_path / "away"
+    (here / "sweeps" / "key").mkdir(parents=True)
+    at = {"stage": "decode", "label": "", "done": 4, "total": 9, "cached": 1, "running": 5, "failed": 0, "eta_s": 61.0}
+    about = {"state": "running", "job": "sweep-a-1", "updated_at": "2026-12-01T00:00:00+00:00"}
+    (here / "sweeps" / "key" / "progress.json").write_text(json.dumps(at | about))
+
+    class Client:
+        def __init__(self, address: str) -> None:
+            self.jobs = [self.job("sweep-a-1", here), self.job("sweep-b-1", away), self.job("sweep-c-1", away)]
+
+        def job(self, name: str, out: Path) -> SimpleNamespace:
+            status = SimpleNamespace(value="RUNNING", is_terminal=lambda: False)
+            known = {"message": None, "driver_exit_code": None, "entrypoint": "run", "start_time": 1, "end_time": None}
+            return SimpleNamespace(submission_id=name, status=status, metadata={"mulosd.out": str(out)}, **known)
+
+        def list_jobs(self) -> list[SimpleNamespace]:
+            return self.jobs
+
+        def get_job_logs(self, name: str) -> str:
+            log = "decode: 1 of 9 images\nscore: 2 of 3 chunks, 0 cached\nWARNING later\n"
+            return "" if name == "sweep-c-1" else log
+
+    monkeypatch.setattr("ray.job_submission.JobSubmissionClient", Client)
+    first, second, third = status_lines(None, ADDRESS)
+    assert "sweep-a-1  RUNNING" in first
+    assert "decode: 4 of 9 images, 1 cached, 0 failed, about 61 s left (running, 20" in first
+    assert second.endswith("score: 2 of 3 chunks, 0 cached")
+    assert third.endswith("no progress yet")
+    assert "  score: 2 of 3 chunks, 0 cached" in list(status_lines("sweep-b-1", ADDRESS))
+
+
 def test_the_address_that_is_given_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ADDRESS_VARIABLES:
         monkeypatch.delenv(name, raising=False)
@@ -196,3 +239,15 @@ def test_inside_a_job_paths_are_absolute_and_the_code_state_is_the_submitters(mo
         check_job_paths(Path("store"), None)
     check_job_paths(Path("/store"), None)
     assert git_state() == {"commit": "abc", "diff_sha256": ""}
+
+
+def test_codes_of_jobs_that_did_not_end_well() -> None:
+    class Info:
+        def __init__(self, status: str, code: int | None) -> None:
+            self.status = type("Status", (), {"value": status})
+            self.driver_exit_code = code
+
+    cases = [("SUCCEEDED", 0, 0), ("FAILED", 7, 7), ("FAILED", -9, 137), ("FAILED", None, 1), ("STOPPED", None, 143)]
+    for status, code, expected in cases:
+        assert exit_code(Info(status, code)) == expected
+    assert exit_code(Info("FAILED", 0)) == 1
