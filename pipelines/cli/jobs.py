@@ -103,7 +103,10 @@ def sync(store: Path, tracking_uri: str | None, every: bool) -> None:
     num = 0
     for sweep_key, tracked in replay(Store.existing(store).root, tracking_uri=tracking_uri, every=every):
         num += 1
-        click.echo(f"{sweep_key}: {tracked.written} cells logged, {tracked.unchanged} unchanged")
+        if tracked.is_checked:
+            click.echo(f"{sweep_key}: {tracked.written} cells logged, {tracked.unchanged} unchanged")
+        else:
+            click.echo(f"{sweep_key}: nothing waits; `mulosd track {store}` asks MLflow whether it has everything")
     if not num:
         click.echo(f"{store}: the outbox is empty; `mulosd track {store}` fills it from the results")
 

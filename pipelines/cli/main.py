@@ -184,7 +184,7 @@ def run(
     written = write_report(store, report.sweep_key)
     click.echo(f"table: {written.table_file}\ncontact sheet: {written.sheet}")
     if not no_track and not track(store, report.sweep_key, tracking_uri=tracking_uri):
-        click.echo("mulosd: MLflow could not be reached; the sweep itself is complete.", err=True)
+        click.echo("mulosd: the sweep is complete; only MLflow lacks it (see the warning above).", err=True)
 
 
 @cli.command()
@@ -233,16 +233,27 @@ cli.add_command(stage)
 @click.argument("store", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--tracking-uri", envvar="MULOSD_TRACKING_URI", help="MLflow store (default: DIR/mlflow.db).")
 def track(store: Path, tracking_uri: str | None) -> None:
-    """Log every sweep of the store DIR to MLflow; what is there already is left alone."""
+    """Log every sweep of the store DIR to MLflow; runs that were deleted there are made again, the rest stays."""
     from mulosd.errors import EnvironmentProblem
     from pipelines.store.layout import Store
-    from pipelines.tracking.log_sweep import track as track_one
+    from pipelines.tracking.log_sweep import track_again
+    from pipelines.tracking.track import NotLogged
 
     opened = Store.existing(store)
+    problems = {}
     for key in opened.sweep_keys():
-        if not track_one(opened, key, tracking_uri=tracking_uri):
-            raise EnvironmentProblem(f"sweep {key} could not be logged to MLflow; check --tracking-uri and try again.")
-        click.echo(f"{key}: logged")
+        result = track_again(opened, key, tracking_uri=tracking_uri)
+        if isinstance(result, NotLogged):
+            problems[key] = result.problem
+        else:
+            click.echo(f"{key}: {result.written} cells logged, {result.unchanged} unchanged")
+    if problems:
+        key, problem = next(iter(problems.items()))
+        num = f"; {len(problems)} sweeps in all" if len(problems) > 1 else ""
+        raise EnvironmentProblem(
+            f"sweep {key} could not be logged to MLflow ({problem}){num}; mend that or check --tracking-uri, and run "
+            "the same command again."
+        )
 
 
 @cli.group()

@@ -1,16 +1,36 @@
 """Log one sweep of a store and its report to MLflow."""
 
-from pipelines.compare.cell_rows import FILE_NAME, encode
+from typing import TYPE_CHECKING
+
+from pipelines.compare.cell_rows import FILE_NAME, SweepResults, encode
 from pipelines.compare.report import read_results
 from pipelines.store.layout import Store
 from pipelines.store.results import resolve_sweep
 
+if TYPE_CHECKING:
+    from pipelines.tracking.track import NotLogged, SweepMeta, Tracked
+
 
 def track(store: Store, sweep_key: str | None = None, *, tracking_uri: str | None = None) -> bool:
-    """Log a sweep and its report to MLflow; False when the tracking store could not be reached."""
+    """Log a sweep and its report to MLflow; False, with a warning, where that failed."""
+    from pipelines.tracking.track import track_sweep
+
+    results, meta = _to_log(store, sweep_key)
+    return track_sweep(results.rows, meta, store_dir=store.root, tracking_uri=tracking_uri) is not None
+
+
+def track_again(store: Store, sweep_key: str, *, tracking_uri: str | None = None) -> "Tracked | NotLogged":
+    """Log what MLflow lacks of a sweep, asking it about each run: one that was deleted there is made again."""
+    from pipelines.tracking.track import log_sweep
+
+    results, meta = _to_log(store, sweep_key)
+    return log_sweep(results.rows, meta, store_dir=store.root, tracking_uri=tracking_uri, every=True)
+
+
+def _to_log(store: Store, sweep_key: str | None) -> "tuple[SweepResults, SweepMeta]":
     from mulosd.files.publish import publish_bytes
     from pipelines.tracking.sweep_facts import dataset_of, facts_of
-    from pipelines.tracking.track import SweepMeta, track_sweep
+    from pipelines.tracking.track import SweepMeta
 
     key = resolve_sweep(store, sweep_key)
     folder, record = store.sweep_dir(key), store.read_sweep(key)
@@ -26,4 +46,4 @@ def track(store: Store, sweep_key: str | None = None, *, tracking_uri: str | Non
         note=texts.get("table.md", ""),
         dataset=dataset_of(store, record),
     )
-    return track_sweep(results.rows, meta, store_dir=store.root, tracking_uri=tracking_uri) is not None
+    return results, meta

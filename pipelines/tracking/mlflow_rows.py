@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from mulosd.errors import DataError, EnvironmentProblem
 from pipelines.compare.cell_rows import FILE_NAME, SweepResults, decode
-from pipelines.tracking.mlflow_search import search_runs
+from pipelines.tracking.errors import said, tracking_errors
+from pipelines.tracking.mlflow_search import active_experiment, search_runs
+from pipelines.tracking.sqlite_file import is_half_made
 from pipelines.tracking.track import metric_values
 from pipelines.tracking.tracking_uri import EXPERIMENT, check_uri, problem_of, public_uri, sqlite_path
 
@@ -31,20 +33,19 @@ def results_from_mlflow(uri: str, sweep_key: str | None = None) -> SweepResults:
     check_uri(uri)
     _check_there(uri)
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
 
     shown = public_uri(uri)
     try:
         client = MlflowClient(tracking_uri=uri)
-        experiment = client.get_experiment_by_name(EXPERIMENT)
+        experiment = active_experiment(client)
         if experiment is None:
             raise DataError(f"{shown}: no experiment {EXPERIMENT!r} there; log a sweep with `mulosd track DIR` first.")
-        parent = _parent(client, str(experiment.experiment_id), sweep_key, shown)
+        parent = _parent(client, experiment, sweep_key, shown)
         results = decode(_rows_file(client, parent, shown), f"{shown}, run {parent.info.run_id}")
-        cells = _cells(client, str(experiment.experiment_id), results.sweep_key)
-    except MlflowException as error:
-        raise EnvironmentProblem(f"{shown} could not be read ({error}); check the tracking URI.") from error
+        cells = _cells(client, experiment, results.sweep_key)
+    except tracking_errors() as error:
+        raise EnvironmentProblem(f"{shown} could not be read ({said(error, uri)}); check the tracking URI.") from error
     _check_metrics(results, cells, shown)
     return results
 
@@ -54,6 +55,8 @@ def _check_there(uri: str) -> None:
     path = sqlite_path(uri)
     if path is not None and not path.is_file():
         raise DataError(f"{path} does not exist; log a sweep with `mulosd run` or `mulosd track DIR` first.")
+    if path is not None and is_half_made(path):
+        raise DataError(f"{path} was left half-made by a stopped run; `mulosd track DIR` makes it again.")
     if (problem := problem_of(uri)) is not None:
         raise EnvironmentProblem(f"{public_uri(uri)} does not answer ({problem}); start the server or check the URI.")
 

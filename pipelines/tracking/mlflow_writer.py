@@ -5,14 +5,13 @@ Doing it again adds nothing, wherever it stopped: runs are found by their tags, 
 """
 
 import json
-import logging
-import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.tracking.mlflow_search import search_runs
+from mulosd.errors import EnvironmentProblem
+from pipelines.tracking.mlflow_search import active_experiment, search_runs
 from pipelines.tracking.outbox import Entry
 from pipelines.tracking.tracking_uri import EXPERIMENT
 
@@ -37,12 +36,8 @@ class Writer:
     """Logs the entries of one sweep. pictures: fills a folder with the artifacts of a cell."""
 
     def __init__(self, uri: str, artifacts: Path, sweep_key: str, pictures: PictureMaker) -> None:
-        for name, value in SETTINGS.items():
-            os.environ.setdefault(name, value)
         from mlflow.tracking import MlflowClient
 
-        # A new database announces each migration on stderr.
-        logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
         self._client: MlflowClient = MlflowClient(tracking_uri=uri)
         self._experiment = _experiment(self._client, None if uri.startswith("http") else artifacts)
         self._sweep_key = sweep_key
@@ -52,16 +47,25 @@ class Writer:
         self._runs: dict[str, Run] = {run.data.tags.get("mulosd.cell_key", ""): run for run in runs}
         self._parent = self._run_id("", sweep_key, {}, None)
 
-    def log(self, entry: Entry) -> str:
-        """Log one entry; returns the id of its run."""
-        return self._log_cell(entry) if entry.cell_key else self._log_sweep(entry)
+    def log(self, entry: Entry, *, params: Mapping[str, str]) -> str:
+        """Log one entry; returns the id of its run. params: of the cell's last entry, as MLflow never changes one."""
+        return self._log_cell(entry, params) if entry.cell_key else self._log_sweep(entry)
 
     def is_known(self, entry: Entry) -> bool:
-        """Whether the entry is the last thing that its run was told, and all of it."""
+        """Whether the entry is the last thing that its run was told, and all of it; a run that was deleted is not."""
         if entry.cell_key not in self._runs:
             return False
         run = self._run(entry.cell_key)
-        return run.info.status == "FINISHED" and run.data.tags.get("mulosd.entry_sha") == entry.sha
+        tags = run.data.tags
+        if entry.cell_key:
+            is_linked = tags.get("mlflow.parentRunId") == self._parent
+        else:
+            is_linked = tags.get("mlflow.note.content") == self._note(entry)
+        return is_linked and run.info.status == "FINISHED" and tags.get("mulosd.entry_sha") == entry.sha
+
+    def run_id(self, entry: Entry) -> str:
+        """Id of the run that an entry speaks of, which is there."""
+        return str(self._runs[entry.cell_key].info.run_id)
 
     @property
     def parent(self) -> str:
@@ -72,12 +76,15 @@ class Writer:
         if cell_key not in self._runs:
             kind = {"mulosd.kind": "cell", "mulosd.cell_key": cell_key} if cell_key else {"mulosd.kind": "sweep"}
             identity = {"mulosd.sweep_key": self._sweep_key, **kind}
-            self._runs[cell_key] = self._client.create_run(
+            run = self._client.create_run(
                 self._experiment, start_time=time_ms, tags={**identity, **tags}, run_name=name
             )
+            if not run.info.run_id:
+                raise EnvironmentProblem("the server answers, but not as an MLflow tracking server does")
+            self._runs[cell_key] = run
         return str(self._runs[cell_key].info.run_id)
 
-    def _log_cell(self, entry: Entry) -> str:
+    def _log_cell(self, entry: Entry, params: Mapping[str, str]) -> str:
         from mlflow.entities import Metric, Param
 
         content = entry.content
@@ -88,6 +95,7 @@ class Writer:
             return run_id
         if content["dataset"]:
             self._log_dataset(run_id, content["dataset"])
+        self._check_params(run_id, data.params, params)
         self._log_pictures(run_id, entry.cell_key, content["pictures"])
         self._log_batch(
             entry,
@@ -98,10 +106,18 @@ class Writer:
                 for name, value in sorted(content["metrics"].items())
                 if not self._has_point(run_id, data.metrics, name, value, content["step"])
             ],
-            # A value that differs from the logged one is MLflow's error to raise: parameters never change.
-            params=[Param(*item) for item in sorted(content["params"].items()) if data.params.get(item[0]) != item[1]],
+            params=[Param(*item) for item in sorted(params.items()) if item[0] not in data.params],
         )
         return run_id
+
+    def _check_params(self, run_id: str, logged: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+        """MLflow never changes a parameter: a run that says another value cannot be brought up to date."""
+        for name, value in sorted(wanted.items()):
+            if logged.get(name, value) != value:
+                raise EnvironmentProblem(
+                    f"run {run_id} has the parameter {name} = {logged[name]} and the store says {value}; "
+                    "delete that run in MLflow, and it is made again"
+                )
 
     def _has_point(self, run_id: str, latest: Mapping[str, float], name: str, value: float, step: int) -> bool:
         """Whether the metric has this value now, or had it at this step: a smaller limit came back."""
@@ -144,17 +160,20 @@ class Writer:
         for path in map(Path, content["files"]):
             if path.is_file():
                 self._client.log_artifact(self._parent, str(path))
-        links = [
-            (cell["name"], str(self._runs[cell["cell_key"]].info.run_id))
-            for cell in content["cells"]
-            if cell["cell_key"] in self._runs
-        ]
-        note = note_of(content["note"], links, self._experiment, self._sweep_key)
         if content["dataset"]:
             self._log_dataset(self._parent, content["dataset"])
-        tags = {**content["tags"], "mlflow.note.content": note, "mlflow.runName": content["name"]}
+        tags = {**content["tags"], "mlflow.note.content": self._note(entry), "mlflow.runName": content["name"]}
         self._log_batch(entry, self._parent, tags)
         return self._parent
+
+    def _note(self, entry: Entry) -> str:
+        """The note of the sweep, with links to the runs that its cells have now."""
+        links = [
+            (cell["name"], str(self._runs[cell["cell_key"]].info.run_id))
+            for cell in entry.content["cells"]
+            if cell["cell_key"] in self._runs
+        ]
+        return note_of(entry.content["note"], links, self._experiment, self._sweep_key)
 
     def _log_batch(self, entry: Entry, run_id: str, tags: Mapping[str, str], **points: Any) -> None:
         """Log points and tags with the digest of the entry, which MLflow writes last; then the run is finished."""
@@ -194,7 +213,10 @@ def note_of(note: str, links: Sequence[tuple[str, str]], experiment: str, sweep_
 
 def _experiment(client: "MlflowClient", artifacts: Path | None) -> str:
     """Id of the experiment, made where there is none. artifacts: None leaves their place to the server."""
-    found = client.get_experiment_by_name(EXPERIMENT)
+    found = active_experiment(client)
     if found is not None:
-        return str(found.experiment_id)
-    return str(client.create_experiment(EXPERIMENT, artifact_location=artifacts.as_uri() if artifacts else None))
+        return found
+    made = client.create_experiment(EXPERIMENT, artifact_location=artifacts.as_uri() if artifacts else None)
+    if not made:
+        raise EnvironmentProblem("the server answers, but not as an MLflow tracking server does")
+    return str(made)

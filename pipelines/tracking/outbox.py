@@ -7,7 +7,6 @@ An entry carries its own digest and time, so that a replay logs the very same po
 that a crash cut short ends without a newline: it was never acknowledged, and the run that wrote it writes it again.
 """
 
-import fcntl
 import json
 import logging
 import os
@@ -17,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+
+from filelock import FileLock, Timeout
 
 from mulosd.errors import DataError, EnvironmentProblem
 from mulosd.files.publish import canonical_json, sha256_hex
@@ -115,17 +116,22 @@ class Outbox:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock file `path`; waits for the process that holds it. A dead process holds nothing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    lock = FileLock(path, fallback_to_soft=False)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            lock.acquire(timeout=0)
+        except Timeout:
             log.info("%s is held by another process; waiting for it", path)
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            lock.acquire()
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"{path} cannot be locked ({error.strerror or error}); use a folder whose file system can lock."
+        ) from error
+    try:
         yield
     finally:
-        os.close(handle)
+        lock.release()
 
 
 def _line(entry: Entry) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """A finished sweep in MLflow: one parent run per sweep, one child run per cell. The driver is the only writer.
 
 In: rows from the store, which stays the source of truth. They go into the outbox first and from there to the tracking
-store; a tracking server that is down leaves them waiting, and the next `mulosd run` or `mulosd sync` logs them. Doing
-it again adds nothing. The tracking URI and the artifact folder are always explicit and absolute.
+store; a server that is down or refuses leaves them waiting, and `mulosd sync` or `mulosd track` logs them. Doing it
+again adds nothing. The tracking URI and the artifact folder are always explicit and absolute.
 """
 
 import json
 import logging
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -21,8 +22,10 @@ from mulosd.files.publish import sha256_hex
 from mulosd.methods import build_method
 from pipelines.compare.compare import forwards_of
 from pipelines.store.layout import Store
-from pipelines.tracking.mlflow_writer import TAG_LIMIT, Writer
+from pipelines.tracking.errors import said, tracking_errors
+from pipelines.tracking.mlflow_writer import SETTINGS, TAG_LIMIT, Writer
 from pipelines.tracking.outbox import SWEEP, Entry, Outbox, locked
+from pipelines.tracking.sqlite_file import prepare
 from pipelines.tracking.track_pictures import grid_samples, write_pictures
 from pipelines.tracking.tracking_uri import backend_of, check_uri, default_uri, problem_of, public_uri, sqlite_path
 
@@ -30,8 +33,6 @@ log = logging.getLogger(__name__)
 
 BATCH = 200  # entries between two notes of what was logged
 NOT_A_KNOB = "n/a"  # parallel coordinates need each parameter on each run
-# MLflow's codes for a request that stays wrong however often it is sent: these are bugs and keep their traceback.
-REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE", "PERMISSION_DENIED")
 _ILLEGAL = re.compile(r"[^\w\-. :/]", re.ASCII)
 
 
@@ -55,31 +56,47 @@ class SweepMeta:
 
 @dataclass(frozen=True)
 class Tracked:
-    """Where the sweep is logged, and how many runs of cells were written or found up to date."""
+    """Where the sweep is logged, and how many runs of cells were written or found up to date.
+
+    is_checked: whether the tracking store was asked; nothing is asked where the outbox notes everything as logged.
+    """
 
     tracking_uri: str
     parent_run_id: str
     written: int
     unchanged: int
+    is_checked: bool = True
 
 
 @dataclass(frozen=True)
-class Unreachable:
-    """Why a tracking store could not be written; nothing is lost."""
+class NotLogged:
+    """Why the tracking store has not everything; what is missing waits in the outbox."""
 
     problem: str
+
+
+def log_sweep(
+    rows: Sequence[CellRow],
+    meta: SweepMeta,
+    *,
+    store_dir: Path,
+    tracking_uri: str | None = None,
+    every: bool = False,
+) -> Tracked | NotLogged:
+    """Log rows and tables. every: ask the tracking store about each run, also about what is noted as logged."""
+    uri = check_uri(tracking_uri or default_uri(store_dir))
+    outbox = Outbox(store_dir / "outbox")
+    with outbox.lock():
+        outbox.add(meta.sweep_key, contents_of(rows, meta, Store(store_dir)), uri=public_uri(uri))
+        return _replay(outbox, meta.sweep_key, uri, store_dir, every=every)
 
 
 def track_sweep(
     rows: Sequence[CellRow], meta: SweepMeta, *, store_dir: Path, tracking_uri: str | None = None
 ) -> Tracked | None:
-    """Log rows and tables; None when the tracking store could not be reached (what waits is in the outbox)."""
-    uri = check_uri(tracking_uri or default_uri(store_dir))
-    outbox = Outbox(store_dir / "outbox")
-    with outbox.lock():
-        outbox.add(meta.sweep_key, contents_of(rows, meta, Store(store_dir)), uri=public_uri(uri))
-        result = _replay(outbox, meta.sweep_key, uri, store_dir)
-    if isinstance(result, Unreachable):
+    """`log_sweep`, with a warning and None where not everything could be logged."""
+    result = log_sweep(rows, meta, store_dir=store_dir, tracking_uri=tracking_uri)
+    if isinstance(result, NotLogged):
         log.warning(
             "%s: not logged to MLflow (%s); `mulosd sync %s` logs it later.", meta.name, result.problem, store_dir
         )
@@ -98,10 +115,10 @@ def sync(store_dir: Path, *, tracking_uri: str | None = None, every: bool = Fals
         for sweep_key in outbox.sweep_keys():
             uri = check_uri(tracking_uri or _wanted_uri(outbox, sweep_key))
             result = _replay(outbox, sweep_key, uri, store_dir, every=every)
-            if isinstance(result, Unreachable):
+            if isinstance(result, NotLogged):
                 raise EnvironmentProblem(
                     f"sweep {sweep_key} could not be logged to {public_uri(uri)} ({result.problem}); "
-                    "nothing is lost: run the same command when the tracking store answers."
+                    "nothing is lost: run the same command when the cause is mended."
                 )
             yield sweep_key, result
 
@@ -135,54 +152,62 @@ def params_of(row: CellRow, names: Sequence[str]) -> dict[str, str]:
     return {"target": row.target, "method": row.method, **values}
 
 
-def _replay(outbox: Outbox, sweep_key: str, uri: str, store_dir: Path, *, every: bool = False) -> Tracked | Unreachable:
+def _replay(outbox: Outbox, sweep_key: str, uri: str, store_dir: Path, *, every: bool = False) -> Tracked | NotLogged:
     """Log the entries of a sweep that `uri` does not have yet. Loads MLflow only when there are any."""
     backend = backend_of(uri)
     pending = outbox.entries(sweep_key) if every else outbox.pending(sweep_key, backend)
     last = {entry.cell_key: entry for entry in outbox.entries(sweep_key)}
     num_cells = len(set(last) - {SWEEP})
     if not pending and backend is not None:
-        return Tracked(public_uri(uri), outbox.done(sweep_key, backend)[last[SWEEP].id], 0, num_cells)
+        parent = outbox.done(sweep_key, backend)[last[SWEEP].id]
+        return Tracked(public_uri(uri), parent, 0, num_cells, is_checked=False)
     problem = problem_of(uri)
     if problem is not None:
-        return Unreachable(problem)
-
-    from mlflow.exceptions import MlflowException
-
+        return NotLogged(problem)
+    for name, value in SETTINGS.items():  # before MLflow is loaded, which reads some of them then
+        os.environ.setdefault(name, value)
+    # It announces each migration, and prints the traceback of an error that is reported below.
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     try:
-        parent, written = _write(outbox, sweep_key, pending, uri, store_dir)
+        parent, written = _write(outbox, sweep_key, pending, last, uri, store_dir)
     except ImportError as error:
         raise EnvironmentProblem(
             f"the tracking store {public_uri(uri)} needs a database driver ({error}); install it, for Postgres with "
             "`pip install psycopg2-binary`."
         ) from error
-    except (MlflowException, OSError) as error:
-        if getattr(error, "error_code", None) in REFUSED:
-            raise
-        return Unreachable(str(error).replace(uri, public_uri(uri)))
+    except tracking_errors() as error:
+        return NotLogged(said(error, uri))
     return Tracked(public_uri(uri), parent, written, num_cells - written)
 
 
-def _write(outbox: Outbox, sweep_key: str, pending: Sequence[Entry], uri: str, store_dir: Path) -> tuple[str, int]:
-    """Log entries and note them; returns the parent's run id and how many cells were written."""
+def _write(
+    outbox: Outbox, sweep_key: str, pending: Sequence[Entry], last: Mapping[str, Entry], uri: str, store_dir: Path
+) -> tuple[str, int]:
+    """Log entries and note them; returns the parent's run id and how many cells were written.
+
+    What a run was told last stands for all that it was told before.
+    """
     store = Store(store_dir)
-    database = sqlite_path(uri)
+    artifacts = store.root.resolve() / "mlartifacts"
     with ExitStack() as stack:
-        if database is not None and database.parent.is_dir():
-            # Two processes that migrate one new file at a time both fail, and stores may share a file.
+        if (database := sqlite_path(uri)) is not None:
+            # Two processes that make one new file at a time both fail, and stores may share a file.
             stack.enter_context(locked(database.with_name(f"{database.name}.lock")))
-        artifacts = store_dir.resolve() / "mlartifacts"
+            prepare(database, artifacts)
         writer = Writer(uri, artifacts, sweep_key, partial(write_pictures, store))
         backend = backend_of(uri)
-        assert backend is not None
+        if backend is None:
+            raise EnvironmentProblem(f"{public_uri(uri)} answers and does not keep what it is sent")
         written: set[str] = set()
         for start in range(0, len(pending), BATCH):
             done: list[tuple[Entry, str]] = []
             try:
                 for entry in pending[start : start + BATCH]:
-                    if not writer.is_known(entry):
-                        written.add(entry.cell_key)
-                    done.append((entry, writer.log(entry)))
+                    if writer.is_known(last[entry.cell_key]):
+                        done.append((entry, writer.run_id(entry)))
+                        continue
+                    written.add(entry.cell_key)
+                    done.append((entry, writer.log(entry, params=last[entry.cell_key].content.get("params", {}))))
             finally:
                 outbox.acknowledge(sweep_key, backend, done)
         return writer.parent, len(written - {SWEEP})

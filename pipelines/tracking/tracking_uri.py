@@ -54,7 +54,7 @@ def public_uri(uri: str) -> str:
 
 def sqlite_path(uri: str) -> Path | None:
     """The file behind a SQLite URI; None for another kind."""
-    return Path(uri.removeprefix(SQLITE)) if uri.startswith(SQLITE) else None
+    return Path(uri.removeprefix(SQLITE).partition("?")[0]) if uri.startswith(SQLITE) else None
 
 
 def problem_of(uri: str, *, timeout_s: float = TIMEOUT_S) -> str | None:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from mulosd.errors import ConfigError, DataError, EnvironmentProblem
+from pipelines.tracking.sqlite_file import is_half_made
 from pipelines.tracking.tracking_uri import check_uri, default_uri, public_uri, sqlite_path
 
 HOST = "127.0.0.1"  # the server runs whatever its clients ask for: tunnel to it instead of publishing it
@@ -36,6 +37,8 @@ def server_command(store_dir: Path, *, port: int, tracking_uri: str | None = Non
     database = sqlite_path(uri)
     if database is not None and not database.is_file():
         raise DataError(f"{database} does not exist; run `mulosd run` or `mulosd track {store_dir}` first.")
+    if database is not None and is_half_made(database):
+        raise DataError(f"{database} was left half-made by a stopped run; `mulosd track {store_dir}` makes it again.")
     options = {
         "--backend-store-uri": uri,
         "--default-artifact-root": (store_dir.resolve() / "mlartifacts").as_uri(),
