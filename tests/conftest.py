@@ -1,6 +1,7 @@
 """Markers that are off by default say why they are skipped; the rest runs everywhere."""
 
 import os
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,6 +19,7 @@ settings.register_profile(
 )
 settings.load_profile("repeatable")
 
+RAY = ("tests/ray/", "tests/contract/test_commands.py")  # files that start it, which takes long
 OPTIONAL = {
     "gpu": "needs a CUDA device; run with --gpu",
     "slow": "takes minutes; run with --slow",
@@ -35,13 +37,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         parser.addoption(f"--{name}", action="store_true", help=f"also run tests marked {name} ({reason})")
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `pytest -n` a file is one worker's, so that its fixtures are made once, and all of RAY is."""
+    from xdist.scheduler import LoadScopeScheduling  # its own groups do not work with pytest 9.2 (xdist 3.8)
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "ray" if nodeid.startswith(RAY) else nodeid.partition("::")[0]
+
+    return ByFile(config, log)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what was not asked for. With `pytest -n`: a file is one worker's, so that its fixtures are made once, and
-    all of Ray is one worker's, from the start, as it takes longest."""
-    items.sort(key=lambda item: "ray" not in item.keywords)
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("ray" if "ray" in item.keywords else item.nodeid.partition("::")[0]))
+    items.sort(key=lambda item: not item.nodeid.startswith(RAY))  # first
     for name, reason in OPTIONAL.items():
         if config.getoption(f"--{name}"):
             continue

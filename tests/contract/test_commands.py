@@ -27,7 +27,7 @@ TEXTS = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path 
 COMMANDS = [(page, command) for page, text in TEXTS.items() for command in shown(text)]
 OURS = [(page, command) for page, command in COMMANDS if command.words[0] == "mulosd"]
 CHEAP = ("plan", "table", "stage")  # really run by default, on a small store
-RUN_BY_CI = ("make lint", "make test", ".ci/run")
+RUN_BY_CI = ("make lint", "make test", "make test-all", ".ci/run")
 STORE = ROOT / "tests" / "fixtures" / "old_store"
 
 

@@ -62,7 +62,7 @@ def test_a_run_checks_networks_before_it_starts(tmp_path: Path) -> None:
     plan = plan_with(str(tmp_path / "net.pth"))
     with pytest.raises(UserError, match="not a whole torch file"):
         check_networks(plan)
-    with pytest.raises(UserError, match="nothing in it was run"):
+    with pytest.raises(UserError, match="not a whole torch file"):
         run_sweep(plan.sweep, out=tmp_path / "store")
     assert not (tmp_path / "store").exists()
     check_networks(build_plan(toy_sweep()))
@@ -93,7 +93,7 @@ def test_a_job_is_told_absolute_paths(tmp_path: Path, monkeypatch: pytest.Monkey
     assert all(Path(m.sr_model).is_absolute() for m in there.methods if getattr(m, "sr_model", None))
     (tmp_path / "b.pth").unlink()
     with pytest.raises(
-        ConfigError, match=r"methods\.2\.grid\.sr_model\.2 = b\.pth is relative, and no such file is here"
+        ConfigError, match=r"methods\.2\.grid\.sr_model\.2 = b\.pth is relative, and there is no such file here"
     ):
         sweep_job("toy.yaml", out=tmp_path, working_dir=tmp_path)
 
