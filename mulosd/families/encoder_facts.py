@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mulosd.prompts.base import check_text
 from mulosd.prompts.classes import class_of
 from mulosd.sampling.greedy import RULE, is_greedy
 
@@ -60,8 +61,9 @@ def condition_len(card: Any) -> int:
 
 def check_prompts(card: Any, prompts: Iterable[str]) -> None:
     """ConfigError for a text that the target cannot be conditioned on, before anything is loaded."""
-    if card.num_classes is not None:
-        for prompt in prompts:
+    for prompt in prompts:
+        check_text(prompt, "the prompt")
+        if card.num_classes is not None:
             class_of(prompt, card.num_classes)
 
 

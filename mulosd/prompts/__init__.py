@@ -3,12 +3,13 @@
 No torch, no model, no drawing of images.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from mulosd.errors import ConfigError, DataError, unknown_name
 from mulosd.prompts import classes, coco, dpg, dpg_scenes, geneval, scenes
-from mulosd.prompts.base import prompt_list_hash
+from mulosd.prompts.base import check_text, prompt_list_hash
 from mulosd.types import Prompt
 
 __all__ = ["PROMPT_KEYS", "PROMPT_SETS", "load_prompts", "prompt_list_hash"]
@@ -53,4 +54,6 @@ def load_prompts(spec: Mapping[str, Any], *, limit: int | None = None) -> list[P
         if prompt.prompt_id in seen:
             raise DataError(f"prompts {name}: id {prompt.prompt_id!r} appears twice; ids must be unique in a set.")
         seen.add(prompt.prompt_id)
+        for text in (prompt.text, json.dumps(prompt.metadata, ensure_ascii=False)):
+            check_text(text, f"{spec.get('path', f'prompts {name}')}: prompt {prompt.prompt_id}")
     return prompts if limit is None else prompts[:limit]

@@ -48,7 +48,10 @@ def required_path(spec: Spec, what: str) -> Path:
 
 
 def read_lines(path: Path, what: str) -> list[str]:
-    """Lines of a UTF-8 file without line ends. Raises DataError naming the file, and the line of a broken byte."""
+    """Lines of a UTF-8 file without line ends and byte order mark.
+
+    Raises DataError naming the file, and the line of a broken byte.
+    """
     try:
         data = read_file(path)
     except FileNotFoundError:
@@ -56,7 +59,7 @@ def read_lines(path: Path, what: str) -> list[str]:
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); give the path of {what}.") from error
     try:
-        return data.decode("utf-8").split("\n")
+        return data.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise DataError(f"{path}:{line}: not UTF-8 text ({error.reason}); save the file as UTF-8.") from error
@@ -70,6 +73,17 @@ def check_id(prompt_id: str, where: str) -> str:
             "starting with a letter or digit: rename it."
         )
     return prompt_id
+
+
+def check_text(text: str, where: str) -> None:
+    """DataError for text that cannot be written: a lone surrogate, as JSON's \\ud800 or a broken argument gives it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{where}: {text[error.start]!r} at character {error.start + 1} is half of a pair and no character; "
+            "correct the text."
+        ) from error
 
 
 def prompt_list_hash(prompts: Sequence[Prompt]) -> str:

@@ -10,6 +10,8 @@ import pytest
 
 from evaluators.geneval import rules
 from mulosd.errors import ConfigError, DataError, EnvironmentProblem, UserError
+from mulosd.families.card import load_card
+from mulosd.families.encoder_facts import check_prompts
 from mulosd.prompts import PROMPT_SETS, geneval, load_prompts, prompt_list_hash
 from mulosd.types import Prompt
 
@@ -208,6 +210,30 @@ def test_dpg_files_that_cannot_be_prompts(tmp_path: Path) -> None:
     (tmp_path / ".hidden name.txt").write_text("A bus.")
     with pytest.raises(DataError, match="cannot be a prompt id"):
         load_prompts(spec)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_prompt(tmp_path: Path) -> None:
+    (tmp_path / "a1.txt").write_bytes(b"\xef\xbb\xbfA bus.")
+    assert load_prompts({"name": "dpg", "path": str(tmp_path)}) == [Prompt("dpg", "a1", "A bus.")]
+    (tmp_path / "g.jsonl").write_bytes(b"\xef\xbb\xbf" + json.dumps(GOOD).encode())
+    assert texts({"name": "geneval", "path": str(tmp_path / "g.jsonl")}) == [GOOD["prompt"]]
+    coco = coco_file(tmp_path)
+    before = texts({"name": "coco", "path": str(coco)})
+    coco.write_bytes(b"\xef\xbb\xbf" + coco.read_bytes())
+    assert texts({"name": "coco", "path": str(coco)}) == before
+
+
+def test_half_a_surrogate_pair_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    """JSON may spell one; it cannot be hashed, written or read by a tokenizer."""
+    path = tmp_path / "g.jsonl"
+    for row in ({**GOOD, "prompt": "a \ud83d bus"}, {**GOOD, "include": [{"class": "\ud83d", "count": 1}]}):
+        path.write_text(json.dumps(row))
+        with pytest.raises(DataError, match=rf"{path}: prompt 00000: '\\ud83d' at character \d+ is half of a pair"):
+            load_prompts({"name": "geneval", "path": str(path)})
+    path.write_text(json.dumps({**GOOD, "prompt": "a \U0001f68c bus"}))  # a whole pair
+    assert texts({"name": "geneval", "path": str(path)}) == ["a \U0001f68c bus"]
+    with pytest.raises(DataError, match=r"the prompt: '.*' at character 2 is half of a pair"):
+        check_prompts(load_card("tiny-mid"), ["a\udcff"])
 
 
 # Scenes
