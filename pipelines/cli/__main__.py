@@ -1,5 +1,5 @@
 """`python -m pipelines.cli`."""
 
-from pipelines.cli.main import main
+from pipelines.cli.entry import main
 
 main()

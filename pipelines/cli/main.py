@@ -1,6 +1,7 @@
 """The command line: `mulosd COMMAND --help` says what each does. Heavy imports stay inside the commands.
 
-Exit codes: 0 done, 1 a bug (with its traceback), 2 something the user can fix (said on stderr), 130 interrupted.
+Exit codes: 0 done, 1 a bug (with its traceback), 2 something the user can fix (said on stderr), 130 interrupted by
+Ctrl-C, 143 ended by SIGTERM. `pipelines.cli.entry` sees to the last two from the start of the process to its end.
 """
 
 import errno
@@ -24,6 +25,7 @@ from pipelines.cli import regions as cli_regions
 from pipelines.cli import train as cli_train
 from pipelines.cli.jobs import register
 from pipelines.cli.stage import stage
+from pipelines.host import signals
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -59,18 +61,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     except click.ClickException as error:
         error.show()
         code = error.exit_code
-    except BrokenPipeError:
-        # The reader went away (`mulosd table DIR | head`): nothing is left to say to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 1
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:  # of any path that was given; whatever else arrives here is a bug
             raise
         click.echo(f"mulosd: {str(error.filename)[:80]}…: {error.strerror}; give a shorter name.", err=True)
         code = 2
     except click.Abort:
-        click.echo("mulosd: interrupted; the same command continues where this one stopped.", err=True)
-        code = 130
+        click.echo(signals.INTERRUPTED_TEXT, err=True)
+        code = signals.INTERRUPTED
     sys.exit(code if isinstance(code, int) else 0)
 
 

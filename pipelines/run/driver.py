@@ -18,7 +18,7 @@ from mulosd.methods import knobs_of
 from mulosd.stage.manifest import FileEntry
 from pipelines.executors.choose import open_executor
 from pipelines.host.provenance import provenance
-from pipelines.host.signals import stop_on_sigterm
+from pipelines.host.signals import stop_on_signals
 from pipelines.plan import gpu_requests as resources
 from pipelines.plan.build import build_plan, check_networks, check_weights
 from pipelines.plan.cells import Cell, Plan
@@ -137,7 +137,7 @@ def run_sweep(
         return _dry_report(plan, store)
     scores: dict[str, dict[str, list[str]]] = {}
     with ExitStack() as stack:
-        stack.enter_context(stop_on_sigterm())
+        stack.enter_context(stop_on_signals())
         shown = stack.enter_context(progress_file(store.sweep_dir(plan.sweep_key), then=progress or (lambda _: None)))
         run = _Run(plan, store, executor, workers, gpus, shown)
         get_executor = stack.enter_context(_executor(run))
@@ -163,7 +163,7 @@ def _executor(run: _Run) -> Iterator[Callable[[], Executor]]:
                     "num_gpus": run.num_gpus,
                 }
                 opened.append(stack.enter_context(open_executor(run.executor, **options)))
-                stack.enter_context(stop_on_sigterm())  # Ray has put its own handler in place
+                stack.enter_context(stop_on_signals())  # Ray has put its own handler in place
                 run.workforce = opened[0].describe()
             return opened[0]
 

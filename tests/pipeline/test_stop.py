@@ -6,13 +6,15 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mulosd.stage.verify import verify_store
-from pipelines.host.signals import EXIT_CODE, stop_on_sigterm
+from pipelines.host.signals import EXIT_CODE, stop_on_signals
 from pipelines.plan.build import build_plan
 from pipelines.run.driver import run_sweep
 from tests import fakes
@@ -88,14 +90,14 @@ def test_other_threads_and_other_handlers_are_left_alone() -> None:
     seen = []
 
     def other() -> None:
-        with stop_on_sigterm():
+        with stop_on_signals():
             seen.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=other)
     thread.start()
     thread.join()
     assert seen == [before]
-    with pytest.raises(SystemExit) as caught, stop_on_sigterm():
+    with pytest.raises(SystemExit) as caught, stop_on_signals():
         signal.raise_signal(signal.SIGTERM)
     assert caught.value.code == 143
 
@@ -105,7 +107,111 @@ def test_other_threads_and_other_handlers_are_left_alone() -> None:
         except SystemExit:
             raise SystemExit(1) from None
 
-    with pytest.raises(SystemExit) as caught, stop_on_sigterm():
+    with pytest.raises(SystemExit) as caught, stop_on_signals():
         as_ray_does()
     assert caught.value.code == 143
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_signal_in_an_import_waits_for_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception inside the C++ part of an import would abort the process."""
+    text = "import signal, time\nsignal.raise_signal(signal.SIGINT)\ntime.sleep(0)\nLOADED = True\n"
+    (tmp_path / "interrupted_import.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def run() -> None:
+        with stop_on_signals():
+            import_module("interrupted_import")
+            time.sleep(30)
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert sys.modules["interrupted_import"].LOADED
+
+
+def test_a_second_signal_does_not_interrupt_the_tidying_up() -> None:
+    done = []
+
+    def run() -> None:
+        with stop_on_signals():
+            try:
+                with stop_on_signals():  # as around Ray
+                    signal.raise_signal(signal.SIGTERM)
+            finally:
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGTERM)
+                done.append("tidied up")
+
+    with pytest.raises(SystemExit) as caught:
+        run()
+    assert (caught.value.code, done) == (EXIT_CODE, ["tidied up"])
+
+
+ENDS = """
+import signal, sys
+from pipelines.cli import entry, main
+from pipelines.host import signals
+def run():
+    if when == "late":
+        import atexit
+        atexit.register(signal.raise_signal, number)
+        return sys.exit(0)
+    signal.raise_signal(number)
+when, number = sys.argv[1], signal.Signals[sys.argv[2]]
+main.main = run
+entry.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("when", "name", "code"),
+    [("running", "SIGTERM", 143), ("running", "SIGINT", 130), ("late", "SIGTERM", 0), ("late", "SIGINT", 0)],
+)
+def test_the_exit_code_at_any_time(when: str, name: str, code: int) -> None:
+    done = subprocess.run([sys.executable, "-c", ENDS, when, name], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert "Traceback" not in done.stderr
+    assert ("the same command continues" in done.stderr) == bool(code)
+
+
+def test_a_signal_while_the_program_loads_ends_it_at_once(tmp_path: Path) -> None:
+    """The first module that is imported sends the signal and never comes to an end."""
+    for name, code in (("SIGTERM", 143), ("SIGINT", 130)):
+        text = f"import signal, time\nsignal.raise_signal(signal.{name})\ntime.sleep(30)\n"
+        (tmp_path / "click.py").write_text(text)
+        done = subprocess.run(
+            [sys.executable, "-m", "pipelines.cli", "plan", "smoke"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == code
+        assert len(done.stderr.splitlines()) == 1
+        assert "the same command continues" in done.stderr
+
+
+SAYS = """
+import sys, time
+from pipelines.cli import entry, main
+def run():
+    for i in range(3):
+        print("line", i, flush=True)
+        time.sleep(0.2 * (i == 0))
+    open(sys.argv[1], "w").write("all done")
+    sys.exit(0)
+main.main = run
+entry.main()
+"""
+
+
+@pytest.mark.parametrize("target", ["| head -1", "> /dev/full", ">&-"])
+def test_a_reader_that_leaves_stops_nothing(tmp_path: Path, target: str) -> None:
+    shell = f"set -o pipefail; {sys.executable} -c '{SAYS}' {tmp_path}/out {target}"
+    done = subprocess.run(["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True)
+    assert (tmp_path / "out").read_text() == "all done"
+    is_full = "full" in target
+    assert done.returncode == (2 if is_full else 0)
+    assert done.stderr == (
+        "mulosd: standard output could not be written (No space left on device).\n" if is_full else ""
+    )
