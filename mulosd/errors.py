@@ -58,3 +58,14 @@ def unknown_name(kind: str, name: str, known: Iterable[str], where: str = "") ->
     if name in NOT_YET:
         return ConfigError(f"{place}{kind} {name!r} is not built yet: {NOT_YET[name]}; allowed: {', '.join(names)}.")
     return ConfigError(f"{place}unknown {kind} {name!r}; allowed: {', '.join(names)}.{hint}")
+
+
+def join_some(names: Iterable[object], most: int = 5) -> str:
+    """The first names, and how many more there are."""
+    listed = [str(name) for name in names]
+    return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")
+
+
+def first_line(error: Exception) -> str:
+    """The first line of the text of a library's error that says something; the name of its class where none does."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

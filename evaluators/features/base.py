@@ -9,8 +9,6 @@ import hashlib
 import io
 import json
 import logging
-import os
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -23,6 +21,7 @@ import numpy.typing as npt
 from evaluators.images import Image, MissingImage, row_image
 from evaluators.types import Metric, Row
 from mulosd.errors import DataError
+from mulosd.files.publish import publish_bytes
 
 log = logging.getLogger(__name__)
 
@@ -86,18 +85,10 @@ class FixedReference:
         return cls(features, network)
 
     def save(self, path: Path) -> None:
-        """Write an .npz in one step: temporary file, fsync, rename."""
+        """Write an .npz in one step."""
         buffer = io.BytesIO()
         np.savez(buffer, features=self.features, network=np.array(json.dumps(dict(self.network), sort_keys=True)))
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            try:
-                file.write(buffer.getvalue())
-                file.flush()
-                os.fsync(file.fileno())
-                Path(file.name).replace(path)
-            except BaseException:
-                Path(file.name).unlink(missing_ok=True)
-                raise
+        publish_bytes(path, buffer.getvalue())
 
     def identity(self) -> dict[str, Any]:
         """Number and sha256 of the features."""

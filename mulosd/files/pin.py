@@ -4,11 +4,11 @@ A plan pins them, so that a worker in another directory finds the file and refus
 that a key can hold the content in place of the path.
 """
 
-import hashlib
 import re
 from pathlib import Path
 
 from mulosd.errors import DataError
+from mulosd.files.publish import file_sha256
 from mulosd.files.reading import is_file
 
 MARK = "#sha256:"
@@ -17,7 +17,7 @@ MARK = "#sha256:"
 def pin_file(name: str) -> str:
     """The pinned name of a file; DataError where there is none, or where `name` is pinned to other content."""
     path = checked_file(name)
-    return f"{path.absolute()}{MARK}{_sha256(path)}"
+    return f"{path.absolute()}{MARK}{file_sha256(path)}"
 
 
 def checked_file(name: str) -> Path:
@@ -26,7 +26,7 @@ def checked_file(name: str) -> Path:
     path = Path(text)
     if not is_file(path):
         raise DataError(f"{text}: there is no such file; give the path of an existing one.")
-    if mark and (found := _sha256(path)) != expected:
+    if mark and (found := file_sha256(path)) != expected:
         raise DataError(
             f"{text}: sha256 is {found[:12]}…, expected {expected[:12]}…; restore the file, or run the command "
             "again to use it as it is."
@@ -52,8 +52,3 @@ def short_name(value: object) -> object:
         return value
     path, digest = found.groups()
     return f"sha256:{digest[:8]}" if path is None else f"{Path(path).name}@{digest[:8]}"
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import secrets
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,26 @@ def canonical_json(value: Any) -> bytes:
 def sha256_hex(data: bytes) -> str:
     """Hexadecimal sha256 of `data`."""
     return hashlib.sha256(data).hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """Hexadecimal sha256 of a file of any size."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def problem_of_writing(folder: Path) -> str:
+    """Why no file can be written in `folder` or, before it is made, in the nearest of its parents; "" where one can."""
+    try:
+        with tempfile.TemporaryFile(dir=nearest_folder(folder)):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def nearest_folder(folder: Path) -> Path:
+    """`folder`, or the nearest of its parents that exists."""
+    return next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
 
 
 def publish_bytes(path: Path, data: bytes) -> None:

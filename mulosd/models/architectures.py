@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from mulosd.errors import DataError, unknown_name
+from mulosd.errors import DataError, join_some, unknown_name
 from mulosd.families.card import Card
 from mulosd.families.weight_files import check_part
 from mulosd.models.ar_dtok import ARDTok
@@ -61,12 +61,7 @@ def differences(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> 
         "unexpected": sorted(found.keys() - expected.keys()),
         "wrongly shaped": sorted(shown),
     }
-    return "; ".join(f"{kind} tensors: {some(names)}" for kind, names in kinds.items() if names)
-
-
-def some(names: list[str]) -> str:
-    """The first names of a list, and how many more there are."""
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return "; ".join(f"{kind} tensors: {join_some(names)}" for kind, names in kinds.items() if names)
 
 
 def _without(config: Config, *keys: str) -> dict[str, Any]:

@@ -3,10 +3,9 @@
 from typing import Any
 
 from mulosd.convert.folder import UNUSED
-from mulosd.errors import DataError, EnvironmentProblem
+from mulosd.errors import DataError, EnvironmentProblem, join_some
 from mulosd.families.card import Card
 from mulosd.families.weight_files import check_part
-from mulosd.models.architectures import some
 
 
 def load_model(name: str, card: Card, part: str, *, device: str, dtype: str) -> Any:
@@ -29,7 +28,7 @@ def load_model(name: str, card: Card, part: str, *, device: str, dtype: str) -> 
         "unexpected": sorted(key for key in found["unexpected_keys"] if not key.startswith(unused)),
         "wrongly shaped": sorted(f"{key} {list(got)}, not {list(due)}" for key, got, due in found["mismatched_keys"]),
     }
-    if wrong := "; ".join(f"{kind} tensors: {some(names)}" for kind, names in kinds.items() if names):
+    if wrong := "; ".join(f"{kind} tensors: {join_some(names)}" for kind, names in kinds.items() if names):
         raise DataError(f"{folder}: {wrong}; give the files of the model that its config.json describes.")
     return model.to(device).eval().requires_grad_(False)
 

@@ -13,7 +13,6 @@ its `quality` and the presets' guidance. How intervals are made is said in `pipe
 
 import json
 import logging
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from typing import Any
 
 from mulosd.errors import ConfigError, EnvironmentProblem
 from mulosd.families import card as families
+from mulosd.files.publish import problem_of_writing
 from mulosd.methods import DraftOnly
 from pipelines.card import measured_family
 from pipelines.card.quality import Summary, advantage, choose, distinct, gate, summarise
@@ -354,12 +354,9 @@ def _ar_seconds(num_tokens: int) -> float:
 
 
 def _check_writable(folder: Path) -> None:
-    """EnvironmentProblem before an hour of work, not behind it."""
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
+    """EnvironmentProblem before an hour of work, not after it."""
+    if problem := problem_of_writing(folder):
         raise EnvironmentProblem(
-            f"{folder} cannot be written ({error.strerror or error}), and the card there is what a measurement fills; "
-            "give a copy of the family with --family-folder."
-        ) from error
+            f"{folder} cannot be written ({problem}), and the card there is what a measurement fills; give a copy of "
+            "the family with --family-folder."
+        )

@@ -2,7 +2,6 @@
 
 import json
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +12,8 @@ from mulosd.errors import UserError
 from mulosd.families.card import load_card
 from mulosd.families.latent_card import UPSAMPLERS, read_latent
 from mulosd.families.memory import memory_lines, memory_needs
-from mulosd.families.weight_files import check_part, file_sha256, tensors_of
+from mulosd.families.weight_files import check_part, tensors_of
+from mulosd.files.publish import file_sha256, nearest_folder, problem_of_writing
 from pipelines.host.provenance import machine, processor_name, versions
 
 ASSETS = Path(__file__).resolve().parents[2] / "mulosd" / "assets"
@@ -185,11 +185,8 @@ def _devices() -> Iterator[Finding]:
 
 
 def _writable(folder: Path) -> Finding:
-    existing = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
-    try:
-        with tempfile.TemporaryFile(dir=existing):
-            pass
-    except OSError as error:
-        return Finding("write access", f"{existing}: {error.strerror}; choose another --out folder", is_problem=True)
+    existing = nearest_folder(folder)
+    if problem := problem_of_writing(existing):
+        return Finding("write access", f"{existing}: {problem}; choose another --out folder", is_problem=True)
     free = os.statvfs(existing)
     return Finding("write access", f"{existing}, {free.f_bavail * free.f_frsize / 2**30:.1f} GiB free")

@@ -1,8 +1,6 @@
 """One prompt, one image: `mulosd generate` and `mulosd animate`. All settings are checked before weights load."""
 
-import errno
 import io
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ import numpy as np
 from mulosd.errors import ConfigError, EnvironmentProblem, unknown_name
 from mulosd.families.card import Card, load_card, target_ids
 from mulosd.families.encoder_facts import check_prompts
+from mulosd.files.publish import problem_of_writing
 from mulosd.methods import SamplerKnobs, build_method
 from mulosd.methods.cost import check_fit
 from mulosd.targets import load_target
@@ -87,12 +86,5 @@ def resolve(
 
 def _check_writable(out: Path) -> None:
     """EnvironmentProblem before any work when `out` cannot be written; no folder is made for it yet."""
-    folder = next(parent for parent in out.absolute().parents if parent.exists())
-    try:
-        if out.is_dir():
-            raise IsADirectoryError(errno.EISDIR, "it is a folder")
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        problem = f"--out {out} cannot be written ({error.strerror}); give a file in a writable folder."
-        raise EnvironmentProblem(problem) from error
+    if problem := "it is a folder" if out.is_dir() else problem_of_writing(out.absolute().parent):
+        raise EnvironmentProblem(f"--out {out} cannot be written ({problem}); give a file in a writable folder.")

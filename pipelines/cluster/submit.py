@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from mulosd.errors import ConfigError, EnvironmentProblem, unknown_name
+from mulosd.errors import ConfigError, EnvironmentProblem, first_line, unknown_name
 from mulosd.families.card import WEIGHTS
 from mulosd.methods import FILE_KNOBS
 from pipelines.cluster.upload import examine, free_name, upload_folder
@@ -179,7 +179,7 @@ def follow(submission_id: str, address: str, echo: Callable[[str], None]) -> int
             try:
                 shown += asyncio.run(_tail(client, submission_id, shown, echo))
             except (RuntimeError, OSError) as error:
-                echo(f"[the log stream was interrupted ({_first(error)}); waiting for the job]\n")
+                echo(f"[the log stream was interrupted ({first_line(error)}); waiting for the job]\n")
             if is_over:  # asked before the log was read, so all of it has been shown
                 return exit_code(_ask(client.get_job_info, submission_id))
             time.sleep(POLL_S)
@@ -259,10 +259,10 @@ def _start(client: "JobSubmissionClient", **job: Any) -> None:
             if is_lost and "already exists" in str(error):
                 return
             if NO_AGENT not in str(error):
-                raise EnvironmentProblem(f"the job server refused the job ({_first(error)}).") from error
+                raise EnvironmentProblem(f"the job server refused the job ({first_line(error)}).") from error
             problem = error
         if time.monotonic() > deadline:
-            raise EnvironmentProblem(f"the job server did not accept the job ({_first(problem)}).") from problem
+            raise EnvironmentProblem(f"the job server did not accept the job ({first_line(problem)}).") from problem
         time.sleep(POLL_S)
 
 
@@ -274,7 +274,7 @@ def _ask(call: Callable[..., T], *args: Any) -> T:
             return call(*args)
         except OSError as error:
             if time.monotonic() > deadline:
-                raise EnvironmentProblem(f"the job server no longer answers ({_first(error)}).") from error
+                raise EnvironmentProblem(f"the job server no longer answers ({first_line(error)}).") from error
         time.sleep(POLL_S)
 
 
@@ -306,7 +306,9 @@ def _client(address: str) -> "Iterator[JobSubmissionClient]":
     except AuthenticationError as error:
         raise EnvironmentProblem(f"the job server at {address} wants a token; {WANTS_TOKEN}.") from error
     except RuntimeError as error:
-        raise EnvironmentProblem(f"the job server at {address} refused the connection ({_first(error)}).") from error
+        raise EnvironmentProblem(
+            f"the job server at {address} refused the connection ({first_line(error)})."
+        ) from error
     finally:
         os.environ.update(kept)
     yield client
@@ -356,7 +358,3 @@ def _times(job: Any) -> str:
         return ""
     start = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.start_time / 1000))
     return f"started {start}" + (f", {(job.end_time - job.start_time) / 1000:.0f} s" if job.end_time else "")
-
-
-def _first(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from mulosd.errors import EnvironmentProblem, UserError
+from mulosd.errors import EnvironmentProblem, UserError, first_line
 from mulosd.families.card import WEIGHTS
 from pipelines.executors.ray_pool import IN_FLIGHT, Actor, Job, Waiting
 from pipelines.executors.ray_start import ray_running
@@ -175,7 +175,7 @@ class RayExecutor:
     def _lost(self, actor: Actor, error: Exception, waiting: Waiting) -> Outcome | None:
         """Put the jobs of a lost actor back; the one that lost MAX_ATTEMPTS workers becomes failed rows."""
         self._end_actors([actor])
-        reason = _first_line(error)
+        reason = first_line(error)
         jobs = list(actor.jobs.values())
         if not jobs:
             self._failed_starts += 1
@@ -203,10 +203,10 @@ class RayExecutor:
         self._end_actors([actor])
         waiting.put_back(others)
         if not task.is_halved:
-            log.warning("%s: out of memory (%s); once more with half the batch", task.name, _first_line(error))
+            log.warning("%s: out of memory (%s); once more with half the batch", task.name, first_line(error))
             waiting.put_back([Job(replace(task, is_halved=True), attempts=1)])
             return None
-        text = f"out of memory, also with half the batch of {task.batch_size} ({_first_line(error)})"
+        text = f"out of memory, also with half the batch of {task.batch_size} ({first_line(error)})"
         report = fail_task(task, text)
         if report is None:
             raise EnvironmentProblem(f"{task.name}: {text}; lower batch_size or use a larger device.") from error
@@ -258,10 +258,10 @@ class RayExecutor:
             _stop(error, kind)
         if job.attempts >= MAX_ATTEMPTS:
             raise EnvironmentProblem(
-                f"the worker died {MAX_ATTEMPTS} times on {job.task.name} ({_first_line(error)}); look for its cause "
+                f"the worker died {MAX_ATTEMPTS} times on {job.task.name} ({first_line(error)}); look for its cause "
                 "(memory is the usual one) in Ray's logs."
             ) from error
-        log.warning("%s: its worker was lost (%s); once more", job.task.name, _first_line(error))
+        log.warning("%s: its worker was lost (%s); once more", job.task.name, first_line(error))
         queue.appendleft(job)
 
     # What the cluster has and says.
@@ -342,10 +342,6 @@ def _stop(error: Exception, kind: str) -> NoReturn:
         raise error.cause from None  # type: ignore[attr-defined]
     if kind == "environment":
         raise EnvironmentProblem(
-            f"Ray cannot go on ({_first_line(error)}); check the cluster, then run the same command to continue."
+            f"Ray cannot go on ({first_line(error)}); check the cluster, then run the same command to continue."
         ) from error
     raise error
-
-
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

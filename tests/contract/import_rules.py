@@ -20,6 +20,7 @@ ALLOWED = {
         "evaluators",
         "mulosd.types",
         "mulosd.errors",
+        "mulosd.files.publish",
         "mulosd.files.unpickle",
         "mulosd.stage.read",
         "mulosd.scenes.vocabulary",

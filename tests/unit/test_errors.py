@@ -2,7 +2,7 @@
 
 import pytest
 
-from mulosd.errors import NOT_YET, ConfigError, unknown_name
+from mulosd.errors import NOT_YET, ConfigError, first_line, join_some, unknown_name
 from mulosd.methods import METHODS, build_method
 from tests.fakes import toy_sweep
 
@@ -26,3 +26,14 @@ def test_nothing_that_exists_is_listed_as_missing():
     from evaluators.registry import EVALUATORS
 
     assert not NOT_YET.keys() & {*METHODS, *EVALUATORS}
+
+
+def test_a_long_list_names_its_first_and_counts_the_others():
+    assert join_some("abcde") == "a, b, c, d, e"
+    assert join_some("abcdefg") == "a, b, c, d, e and 2 more"
+    assert join_some([]) == ""
+
+
+def test_the_first_line_that_says_something():
+    assert first_line(RuntimeError("\n\n  no head node \n at all")) == "no head node"
+    assert first_line(TimeoutError(" \n")) == "TimeoutError"

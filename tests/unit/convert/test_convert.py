@@ -14,7 +14,7 @@ from mulosd.convert import part as module
 from mulosd.convert.part import convert, family_file
 from mulosd.errors import ConfigError, DataError, EnvironmentProblem
 from mulosd.families.card import load_card, target_ids
-from mulosd.families.weight_files import file_sha256
+from mulosd.files.publish import file_sha256
 from tests import fabricated
 
 State = dict[str, Tensor]

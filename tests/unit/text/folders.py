@@ -9,7 +9,7 @@ from tokenizers import AddedToken, pre_tokenizers
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer, T5Config, T5EncoderModel, T5Tokenizer
 
 from mulosd.families.card import Card
-from mulosd.families.weight_files import file_sha256
+from mulosd.files.publish import file_sha256
 from mulosd.models.ta_tok import TATokConfig, TATokDecoder
 
 WORDS = ("a", "red", "circle", "blue", "square", "two", "of", "photo")

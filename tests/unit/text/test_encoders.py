@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mulosd.errors import ConfigError, DataError
 from mulosd.families.card import load_card
 from mulosd.families.encoder_facts import encoder_facts
-from mulosd.families.weight_files import file_sha256
+from mulosd.files.publish import file_sha256
 from mulosd.sampling.filters import Sampler, draw
 from mulosd.text import build_encoder
 from mulosd.text.caption_clean import clean
