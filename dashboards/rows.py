@@ -30,6 +30,11 @@ class CellRow:
         """`mulosd tau=0.2 radius=1`: the method and its non-default knobs."""
         return " ".join([self.method, *(f"{k}={short_name(v)}" for k, v in sorted(self.knobs.items()))])
 
+    @property
+    def judges_a_draft(self) -> bool:
+        """Whether the target verified what a drafter had sampled, as with `mulosd`."""
+        return all(any(self.counters.get(f"forwards_{kind}", {}).values()) for kind in ("draft", "verify"))
+
 
 @dataclass(frozen=True)
 class Picture:

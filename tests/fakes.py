@@ -9,7 +9,7 @@ import hashlib
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -109,6 +109,8 @@ class FakeTarget:
         num = tokens.size
         forwards = {"ar": num, "draft-only": 4}.get(method.name, 6)
         stats = DecodeStats(forwards_resample=forwards, tokens_fed=num, time_resample_s=forwards * 1e-6)
+        if method.name == "mulosd":
+            stats = replace(stats, forwards_draft=2, forwards_verify=1, forwards_resample=forwards - 3, drafted=num)
         return Decoded(tokens, image, np.full(GRID, 3, np.uint8), stats)
 
 

@@ -1,23 +1,25 @@
-"""Method id -> decoder. Every decoder is `decode(job, method) -> Result`."""
+"""Method -> decoder: the function that the method's configuration names, `decode(job, method) -> Result`."""
 
-from mulosd.decoding.ar import decode_ar
-from mulosd.decoding.draft_only import decode_draft_only
+from collections.abc import Callable
+from typing import Any
+
 from mulosd.decoding.job import Job, Result
-from mulosd.decoding.mulosd import decode_mulosd
-from mulosd.decoding.zipar import decode_zipar
-from mulosd.errors import unknown_name
+from mulosd.errors import EnvironmentProblem
 from mulosd.methods import SamplerKnobs
-
-DECODERS = {
-    "ar": decode_ar,
-    "draft-only": decode_draft_only,
-    "zipar": decode_zipar,
-    "mulosd": decode_mulosd,
-}
+from mulosd.registry import load_object
 
 
 def decode(job: Job, method: SamplerKnobs) -> Result:
     """Decode a batch with the method that `method` configures."""
-    if method.name not in DECODERS:
-        raise unknown_name("method", method.name, DECODERS)
-    return DECODERS[method.name](job, method)
+    return decoder_of(type(method))(job, method)
+
+
+def decoder_of(configuration: type[SamplerKnobs]) -> Callable[[Job, Any], Result]:
+    """The decoder of a method; EnvironmentProblem where it cannot be loaded."""
+    try:
+        return load_object(configuration.decoder)  # type: ignore[no-any-return]
+    except (ImportError, AttributeError, ValueError) as error:
+        raise EnvironmentProblem(
+            f"the decoder {configuration.decoder!r} of method {configuration.name!r} cannot be loaded ({error}); "
+            "correct or uninstall the package that adds the method."
+        ) from error

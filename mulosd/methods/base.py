@@ -1,19 +1,53 @@
-"""What the configurations of all methods share: the target's sampler, checks of values, and knobs that do nothing.
+"""What the configurations of all methods share: the target's sampler, what a method needs, knobs that do nothing.
 
 No torch here: plans are built, hashed and checked without loading a model. The decoders that act on
-these values live in `mulosd.decoding`. A sampler knob left at None means "the preset of the target's card".
+these values are in `mulosd.decoding`. A sampler knob left at None means "the preset of the target's card".
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from mulosd.errors import ConfigError, unknown_name
+from mulosd.errors import ConfigError
+from mulosd.families.card import Card
+from mulosd.methods.cost import SAMPLER_KEYS, Forecast, Grids, Sampling, resolve_sampling
+from mulosd.methods.knobs import Doc, declared_knobs
+from mulosd.methods.upsamplers import NETWORK
 
-LOGITS_DTYPES = ("float32", "model")
-FILE_KNOBS = ("sr_model",)  # knobs that name a file; a cell key holds its content in place of its path
 NEUTRAL = (None, "none", "auto", -1)  # defaults that ask for nothing, so that they may stand beside anything
+
+
+class Needs(NamedTuple):
+    """What a decoder finds in its job beside the target model; a target that lacks it cannot run the method.
+
+    drafter: a model of the draft grid ("optional": where the target has one), or a "head" on the target's features.
+    upsampler: codes of the draft grid to codes of the target grid. neighbours: nearest codes of the codebook. features:
+    the target's last hidden states.
+    """
+
+    drafter: Literal["none", "optional", "required", "head"] = "none"
+    upsampler: bool = False
+    neighbours: bool = False
+    features: bool = False
+
+    def __str__(self) -> str:
+        drafter = {"none": [], "optional": ["a drafter, where there is one"], "required": ["a drafter"]}
+        words = [*drafter.get(self.drafter, ["a draft head"])]
+        words += ["an up-sampler"] * self.upsampler + ["the codebook's nearest neighbours"] * self.neighbours
+        words += ["the target's features"] * self.features
+        return ", ".join(words) or "nothing beside the target"
+
+
+class Upsampling(NamedTuple):
+    """The up-sampler that a configuration chooses, and the file of its network where it names one."""
+
+    name: str
+    sr_model: str | None
+
+    @property
+    def is_network(self) -> bool:
+        """Whether it is a super-resolution network, from a file or packaged."""
+        return self.name == NETWORK
 
 
 class Idle(NamedTuple):
@@ -26,25 +60,95 @@ class Idle(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SamplerKnobs:
-    """Sampling of the target model: guidance scale, temperature, top-k (0 = off), top-p (1 = off).
+    """The configuration of a method that has no knobs but the target's sampler; methods extend it.
 
-    cfg_interval: guidance is dropped behind raster cell cfg_interval + 1, in whatever order cells are decided; -1 keeps
-    it on (LlamaGen's option). The drafter is guided everywhere. logits_dtype: what logits and guidance
-    of target and drafter are computed in, "float32" (or wider) or "model" (that of the weights).
+    name: the method's id. needs: what its decoder finds in its job. decoder: "module:function" of the decoder,
+    `decode(job: mulosd.decoding.job.Job, method) -> Result`.
     """
 
     name: ClassVar[str] = ""
+    needs: ClassVar[Needs] = Needs()
+    decoder: ClassVar[str] = ""
 
-    guidance: float | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    cfg_interval: int = -1
-    logits_dtype: str | None = None
+    guidance: Annotated[float | None, Doc("guidance scale of the target", low=1, low_means="no guidance")] = None
+    temperature: Annotated[float | None, Doc("sampling temperature of the target", low=0)] = None
+    top_k: Annotated[int | None, Doc("sample from so many of the likeliest codes", low=0, low_means="all")] = None
+    top_p: Annotated[float | None, Doc("sample from the codes that make up this probability; 1 is all")] = None
+    cfg_interval: Annotated[
+        int,
+        Doc(
+            "drop guidance after raster cell cfg_interval + 1, in whatever order cells are decided (LlamaGen's "
+            "option); the drafter is guided everywhere",
+            low=-1,
+            low_means="guidance stays on",
+        ),
+    ] = -1
+    logits_dtype: Annotated[
+        Literal["float32", "model"] | None,
+        Doc("what logits and guidance of target and drafter are computed in: float32 (or wider) or the weights' dtype"),
+    ] = None
 
     def __post_init__(self) -> None:
         self._check()
         check_given([(self, knobs_of(self))])
+
+    def check_fit(self, card: Card) -> None:
+        """ConfigError where a target cannot run this: it lacks what the method needs, or a knob is beyond it."""
+        if self.needs.features or self.needs.drafter == "head":
+            raise ConfigError(
+                f"method {self.name!r} needs {self.needs}, which no target offers yet; use another method."
+            )
+        if self.needs.drafter == "required" and card.draft_grid is None:
+            raise ConfigError(
+                f"{card.target_id} has no drafter, so method {self.name!r} cannot run; use a method without one, "
+                "such as ar or zipar."
+            )
+
+    def target_sampling(self, preset: Mapping[str, float]) -> Sampling:
+        """Sampling of the target model: the knobs, else the card's preset."""
+        return resolve_sampling({key: getattr(self, key) for key in SAMPLER_KEYS}, preset)
+
+    def samplings(self, preset: Mapping[str, float]) -> list[Sampling]:
+        """Sampling of every model that draws codes of this method's images."""
+        return [self.target_sampling(preset)]
+
+    def draws_greedily(self, preset: Mapping[str, float]) -> bool:
+        """Whether any of these models is sampled greedily."""
+        return any(sampling.is_greedy for sampling in self.samplings(preset))
+
+    def draft_sampling(self, preset: Mapping[str, float]) -> Sampling | None:
+        """Sampling of the drafter; None where nothing is drafted."""
+        return None
+
+    def drafted_by(self) -> str | None:
+        """Which of a card's `drafters` drafts; None where nothing is drafted."""
+        return None
+
+    def upsampling(self) -> Upsampling | None:
+        """The up-sampler of the draft; None without one."""
+        return None
+
+    def downsamples(self) -> bool:
+        """Whether the decoder takes finished rows of the target grid down to the draft grid."""
+        return False
+
+    def weights_hash(self, card: Card) -> str:
+        """Hash of all weights that decoding on this target reads."""
+        return str(card.content_hash)
+
+    def forward_passes(self, grids: Grids) -> Forecast | None:
+        """Forward passes of one image; None: not predictable."""
+        return None
+
+    def explain_forwards(self, grids: Grids) -> list[str]:
+        """Further lines of `--explain` about the forward passes."""
+        return []
+
+    def resolved(self) -> dict[str, Any]:
+        """Every knob but the samplers', as it counts: with automatic values resolved, or why it is not used."""
+        sampling = {prefix + key for key in SAMPLER_KEYS for prefix in ("", "draft_")}
+        knobs = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in sampling}
+        return knobs | {idle.knob: "not used" for idle in self.idle()}
 
     def idle(self) -> Iterator[Idle]:
         """Knobs that do nothing beside the others, whatever their value."""
@@ -53,17 +157,9 @@ class SamplerKnobs:
 
     def _check(self) -> None:
         """Refuse values out of range."""
-        _check_finite(self)
-        _check_guidance(self)
-        check_min(self, "temperature", 0.0)
-        check_min(self, "top_k", 0)
+        for knob in declared_knobs(type(self)).values():
+            knob.check(self.name, getattr(self, knob.name))
         check_top_p(self, "top_p")
-        check_min(self, "cfg_interval", -1)
-        if self.logits_dtype is not None:
-            check_choice(self, "logits_dtype", LOGITS_DTYPES)
-        for field in fields(self):
-            if get_origin(field.type) is Literal:
-                check_choice(self, field.name, get_args(field.type))
 
 
 SAMPLER_KNOBS = tuple(field.name for field in fields(SamplerKnobs))
@@ -94,65 +190,21 @@ def knobs_of(method: SamplerKnobs) -> dict[str, Any]:
     return {f.name: getattr(method, f.name) for f in fields(method) if getattr(method, f.name) != f.default}
 
 
-def _is_neutral(method: SamplerKnobs, knob: str) -> bool:
-    value = getattr(method, knob)
-    return value in NEUTRAL and value == type(method).__dataclass_fields__[knob].default
+def file_knobs(method: SamplerKnobs) -> dict[str, str]:
+    """Set knobs that name a file."""
+    knobs = declared_knobs(type(method))
+    return {key: value for key, value in knobs_of(method).items() if knobs[key].doc.is_file}
 
 
-def type_name(annotation: Any) -> str:
-    """`float`, `int | None`: how an annotation reads in an error."""
-    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
-
-
-def coerce(method: str, key: str, value: Any, annotation: str) -> Any:
-    """`value` as the type that `annotation` reads; whole numbers stand for floats. ConfigError for another type."""
-    if isinstance(value, str) and value.lower().lstrip("+-.") in ("nan", "inf", "infinity"):
-        value = float(value.lower().replace(".", ""))  # YAML reads a bare nan as text
-    is_int = isinstance(value, int) and not isinstance(value, bool)
-    if "float" in annotation and (is_int or isinstance(value, float)):
-        return float(value)
-    if "int" in annotation and is_int:
-        return value
-    if value is None and "None" in annotation:
-        return value
-    if isinstance(value, str) and ("str" in annotation or "Literal" in annotation):
-        return value
-    raise ConfigError(f"{method}.{key} = {value!r} has the wrong type; allowed: {annotation}.")
-
-
-def _check_finite(knobs: SamplerKnobs) -> None:
-    for f in fields(knobs):
-        value = getattr(knobs, f.name)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ConfigError(f"{knobs.name}.{f.name} = {value} is not finite; give a finite number.")
-
-
-def _check_guidance(knobs: SamplerKnobs) -> None:
-    """A scale below 1 would run the condition without guidance, as 1 does: several cells of one image."""
-    for f in fields(knobs):
-        value = getattr(knobs, f.name)
-        if f.name.endswith("guidance") and value is not None and value < 1:
-            raise ConfigError(f"{knobs.name}.{f.name} = {value:g} is too small; give 1 (no guidance) or more.")
-
-
-def check_min(knobs: SamplerKnobs, key: str, low: float) -> None:
-    """ConfigError where the knob is set and below `low`."""
-    value = getattr(knobs, key)
-    if value is not None and value < low:
-        raise ConfigError(f"{knobs.name}.{key} = {value} is too small; the smallest allowed value is {low:g}.")
-
-
-def check_top_p(knobs: SamplerKnobs, key: str) -> None:
+def check_top_p(method: SamplerKnobs, key: str) -> None:
     """ConfigError where the knob is set and outside (0, 1]."""
-    value = getattr(knobs, key)
+    value = getattr(method, key)
     if value is not None and not 0.0 < value <= 1.0:
         raise ConfigError(
-            f"{knobs.name}.{key} = {value} is out of range; allowed are numbers above 0 up to 1 (1 switches it off)."
+            f"{method.name}.{key} = {value} is out of range; allowed are numbers above 0 up to 1 (1 switches it off)."
         )
 
 
-def check_choice(knobs: SamplerKnobs, key: str, allowed: tuple[str, ...]) -> None:
-    """ConfigError, with the nearest, where the knob is not one of `allowed`."""
-    value = getattr(knobs, key)
-    if value not in allowed:
-        raise unknown_name(f"{knobs.name}.{key}", str(value), allowed)
+def _is_neutral(method: SamplerKnobs, knob: str) -> bool:
+    value = getattr(method, knob)
+    return value in NEUTRAL and value == type(method).__dataclass_fields__[knob].default

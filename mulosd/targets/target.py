@@ -4,7 +4,6 @@ import resource
 import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,8 +15,9 @@ from mulosd.decoding.neighbours import NeighbourTable
 from mulosd.decoding.registry import decode
 from mulosd.errors import DecodingFailed
 from mulosd.families.card import Card
-from mulosd.methods import AR, DraftOnly, MuLoSD, SamplerKnobs
-from mulosd.methods.cost import check_fit, draft_sampler, target_sampler
+from mulosd.methods import AR, SamplerKnobs
+from mulosd.methods.base import Upsampling
+from mulosd.methods.cost import Sampling
 from mulosd.models.condition import Condition
 from mulosd.models.image_gpt import ImageGPT, on_grid
 from mulosd.models.vq import VQModel
@@ -40,7 +40,7 @@ class Target:
     def __init__(self, card: Card, vq: VQModel, model: ImageGPT, load_drafter: Callable[[], ImageGPT] | None) -> None:
         self.card, self.vq, self.model, self._load_drafter = card, vq, model, load_drafter
         self._neighbours = NeighbourTable(vq.quantize.codebook())
-        self._upsamplers: dict[tuple[str, str | None], Upsampler] = {}
+        self._upsamplers: dict[Upsampling, Upsampler] = {}
 
     @cached_property
     def drafter(self) -> ImageGPT | None:
@@ -136,8 +136,8 @@ class Target:
         return image
 
     def check(self, method: SamplerKnobs) -> None:
-        """Refuse a method that this target cannot run (`mulosd.methods.cost.check_fit`)."""
-        check_fit(method, self.card)
+        """Refuse a method that this target cannot run (`mulosd.methods.SamplerKnobs.check_fit`)."""
+        method.check_fit(self.card)
 
     def _placed(self, staged: Condition) -> Condition:
         return self._encoder.features(Condition(staged.values.to(self.device), staged.mask.to(self.device)))
@@ -149,44 +149,46 @@ class Target:
 
     def _job(self, condition: Condition, seeds: Sequence[int], method: SamplerKnobs, shots: list[Ints] | None) -> Job:
         preset = self.card.sampler
-        drafting: dict[str, Any] = {}
-        if isinstance(method, DraftOnly):
-            drafting["draft_sampler"] = Sampler(**draft_sampler(method, preset), logits_dtype=method.logits_dtype)
-            drafting["drafter"] = self._self_drafter if method.drafter == "self" else self.drafter
-            drafting["upsampler"] = self._upsampler(method)
-        if isinstance(method, MuLoSD) and method.feedback == "downsample":
-            assert self.card.ratio is not None
-            drafting["downsampler"] = AreaDown(self.vq, self.card.grid, self.card.ratio)
         job = Job(
             self.model,
             condition,
             torch.tensor(list(seeds), dtype=torch.int64, device=self.device),
-            Sampler(
-                **target_sampler(method, preset), cfg_interval=method.cfg_interval, logits_dtype=method.logits_dtype
-            ),
-            neighbours=self._neighbours,
+            _sampler(method.target_sampling(preset), method, cfg_interval=method.cfg_interval),
+            drafter=self._drafter_of(method),
+            draft_sampler=_sampler(method.draft_sampling(preset), method),
+            upsampler=self._upsampler(method.upsampling()),
+            downsampler=self._downsampler() if method.downsamples() else None,
+            neighbours=self._neighbours if method.needs.neighbours else None,
             record=None if shots is None else lambda tokens: shots.append(tokens.copy()),
             synchronize=torch.cuda.synchronize if self.device.type == "cuda" else lambda: None,
-            **drafting,
         )
         if condition.values.is_floating_point():
             job.finite.see("condition", condition.values)
         return job
 
-    def _upsampler(self, method: DraftOnly) -> Upsampler:
-        key = method.upsampler, method.sr_model
-        if key not in self._upsamplers:
+    def _drafter_of(self, method: SamplerKnobs) -> ImageGPT | None:
+        source = method.drafted_by()
+        return None if source is None else self._self_drafter if source == "self" else self.drafter
+
+    def _upsampler(self, chosen: Upsampling | None) -> Upsampler | None:
+        if chosen is None:
+            return None
+        if chosen not in self._upsamplers:
             assert self.card.draft_grid is not None
             assert self.card.ratio is not None
-            self._upsamplers[key] = build_upsampler(
-                method.upsampler,
+            self._upsamplers[chosen] = build_upsampler(
+                chosen.name,
                 vq=self.vq,
                 draft_grid=self.card.draft_grid,
                 ratio=self.card.ratio,
-                sr_model=method.sr_model,
+                sr_model=chosen.sr_model,
                 card=self.card,
             )
-        return self._upsamplers[key]
+        return self._upsamplers[chosen]
+
+    def _downsampler(self) -> Upsampler:
+        assert self.card.ratio is not None
+        return AreaDown(self.vq, self.card.grid, self.card.ratio)
 
     def _reset_peak(self) -> None:
         if self.device.type == "cuda":
@@ -197,6 +199,11 @@ class Target:
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated() / 2**20
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _sampler(sampling: Sampling | None, method: SamplerKnobs, cfg_interval: int = -1) -> Sampler:
+    guidance, temperature, top_k, top_p = sampling or (1.0, 1.0, 0, 1.0)
+    return Sampler(guidance, temperature, top_k, top_p, cfg_interval, method.logits_dtype)
 
 
 def to_uint8(pixels: Tensor, rounding: str = "nearest") -> np.ndarray:

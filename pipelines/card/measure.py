@@ -238,9 +238,10 @@ class _Runner:
 
 def _name(cell: Cell) -> str:
     """`ar`, `draft-only <up-sampler>` or `draft-only <up-sampler> self`: the cells of one test sweep."""
-    if not isinstance(cell.method, DraftOnly):
+    chosen = cell.method.upsampling()
+    if chosen is None:
         return cell.method.name
-    return f"{cell.method.name} {cell.method.upsampler}" + " self" * (cell.method.drafter == "self")
+    return f"{cell.method.name} {chosen.name}" + " self" * (cell.method.drafted_by() == "self")
 
 
 def _vq(what: Measurement, store: Store) -> dict[str, Any]:

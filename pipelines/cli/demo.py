@@ -46,14 +46,14 @@ def _bench(sweep: Sweep, store: Store) -> None:
 
 
 def _animation(store: Store, sweep_key: str) -> Path:
-    """GIF of the first prompt decoded by the sweep's last MuLo-SD cell, with that image's seed."""
+    """GIF of the first prompt decoded by the sweep's last cell that judges a draft, with that image's seed."""
     from mulosd.stage.read import iter_cell
     from pipelines.cli.single import animate_gif
 
     path = store.sweep_dir(sweep_key) / ANIMATION
     if path.exists():
         return path
-    row = next(row for row in reversed(collect(store, sweep_key)) if row.method == "mulosd")
+    row = next(row for row in reversed(collect(store, sweep_key)) if row.judges_a_draft)
     first = next(iter(next(iter(iter_cell(store.cell_dir(row.cell_key))))))
     return animate_gif(
         path,

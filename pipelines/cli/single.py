@@ -12,7 +12,6 @@ from mulosd.families.card import Card, load_card, target_ids
 from mulosd.families.encoder_facts import check_prompts
 from mulosd.files.publish import problem_of_writing
 from mulosd.methods import SamplerKnobs, build_method
-from mulosd.methods.cost import check_fit
 from mulosd.targets import load_target
 from mulosd.types import Decoded
 from pipelines.plan.build import check_network
@@ -79,7 +78,7 @@ def resolve(
     if dtype not in DTYPES:
         raise unknown_name("dtype", dtype, DTYPES, "--dtype")
     card = load_card(target)
-    check_fit(built, card)
+    built.check_fit(card)
     check_network(built, card.ratio)
     return built, card
 

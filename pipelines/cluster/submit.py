@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,14 +20,14 @@ from urllib.parse import urlsplit
 
 from mulosd.errors import ConfigError, EnvironmentProblem, first_line, unknown_name
 from mulosd.families.card import WEIGHTS
-from mulosd.methods import FILE_KNOBS
+from mulosd.methods import declared_knobs
 from pipelines.cluster.upload import examine, free_name, upload_folder
 from pipelines.executors.ray_start import MODE, WANTS_TOKEN
 from pipelines.host.job_env import COMMIT, DIFF
 from pipelines.host.provenance import git_state
 from pipelines.plan.cells import key_of
 from pipelines.plan.shipped import ROOT, find_sweep
-from pipelines.plan.sweep import parse_sweep, read_raw
+from pipelines.plan.sweep import Sweep, parse_sweep, read_raw
 from pipelines.run.progress import UNITS
 from pipelines.run.progress_file import read_progress
 from pipelines.tracking.tracking_uri import check_uri, default_uri, public_uri
@@ -101,7 +101,7 @@ def sweep_job(
     file = loaded.prompts.get("path")
     if isinstance(file, str) and not Path(file).is_absolute():
         command += ["--set", f"prompts.path={_absolute(file)}"]
-    for key, name in _named_files(raw["methods"], "methods"):
+    for key, name in _named_files(raw["methods"], "methods", _file_knobs(loaded)):
         if not Path(name).is_absolute():
             if not Path(name).is_file():
                 raise ConfigError(
@@ -345,12 +345,18 @@ def _absolute(path: str | Path) -> str:
     return os.path.abspath(path)
 
 
-def _named_files(node: Any, key: str, knob: str = "") -> Iterator[tuple[str, str]]:
-    """(dotted key, value) of every knob below `node` that names a file, wherever in a sweep's methods it stands."""
-    if isinstance(node, str) and knob in FILE_KNOBS:
+def _file_knobs(sweep: Sweep) -> set[str]:
+    """Knobs of the sweep's methods that name a file."""
+    kinds = {type(method) for method in sweep.methods}
+    return {knob.name for kind in kinds for knob in declared_knobs(kind).values() if knob.doc.is_file}
+
+
+def _named_files(node: Any, key: str, files: Collection[str], knob: str = "") -> Iterator[tuple[str, str]]:
+    """(dotted key, value) of every knob of `files` below `node`, wherever in a sweep's methods it stands."""
+    if isinstance(node, str) and knob in files:
         yield key, node
     for name, value in node.items() if isinstance(node, dict) else enumerate(node if isinstance(node, list) else ()):
-        yield from _named_files(value, f"{key}.{name}", str(name) if isinstance(node, dict) else knob)
+        yield from _named_files(value, f"{key}.{name}", files, str(name) if isinstance(node, dict) else knob)
 
 
 def _times(job: Any) -> str:

@@ -162,7 +162,7 @@ def _detail_kept(row: CellRow, baseline: CellRow, draft: CellRow | None, group: 
 def _resampled(row: CellRow) -> Estimate:
     """Mean share of the target tokens that were resampled."""
     counts = row.counters.get("resampled", {})
-    if row.method in ("ar", "zipar"):
+    if counts and not any(row.counters.get("drafted", {}).values()):
         return Estimate(None, reason=f"{row.method} has no draft")
     return _mean({sample: n / row.n_target_tokens for sample, n in counts.items()})
 

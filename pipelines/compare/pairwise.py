@@ -6,7 +6,7 @@ All numbers are of side A minus side B over the samples that both have, prompts 
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,8 +20,7 @@ from evaluators.statistics.paired_tests import PairedTest, Wins
 from mulosd.errors import DataError, UserError, unknown_name
 from mulosd.families.card import load_card
 from mulosd.families.encoder_facts import conditions_are_greedy
-from mulosd.methods import METHODS, configure
-from mulosd.methods.cost import draws_greedily
+from mulosd.methods import METHODS, all_knobs, configure
 from pipelines.compare.compare import DETAIL, NON_INFERIORITY_MARGIN, OVERALL, forwards_of
 from pipelines.compare.pair_inputs import Side
 from pipelines.store.results import pictures
@@ -95,9 +94,7 @@ def write_pair(a: Side, b: Side, pair: Pair, folder: Path) -> list[Path]:
 def settings_of(side: Side) -> dict[str, Any]:
     """What the images of a cell depend on, every knob with its value."""
     config = dict(side.config)
-    cls = METHODS.get(config["method"])
-    defaults = {f.name: f.default for f in fields(cls)} if cls else {}  # a method may be of a package that is not here
-    knobs = {**defaults, **config.pop("knobs")}  # not built: a stored cell may hold what is refused today
+    knobs = all_knobs(config["method"], config.pop("knobs"))
     return {**config, **{f"knob {name}": value for name, value in knobs.items()}}
 
 
@@ -120,8 +117,8 @@ def _is_greedy(side: Side) -> bool:
     try:
         card = load_card(config["target"])
     except UserError:  # a family that is not here any more: the knobs must do
-        return draws_greedily(method, {"guidance": 1, "temperature": 1, "top_k": 0, "top_p": 1, "draft_guidance": 1})
-    return draws_greedily(method, card.sampler) or conditions_are_greedy(card)
+        return method.draws_greedily({"guidance": 1, "temperature": 1, "top_k": 0, "top_p": 1, "draft_guidance": 1})
+    return method.draws_greedily(card.sampler) or conditions_are_greedy(card)
 
 
 def _metrics(row: CellRow) -> dict[str, Mapping[str, Any]]:

@@ -28,16 +28,19 @@ BENCHMARKS = ("scenes", "dpg_scenes")
 
 
 def sweep_regions(store: Store, sweep_key: str | None = None, *, cells: Sequence[str] = ()) -> list[CellRegions]:
-    """The regions of every `mulosd` cell of a sweep (or of those named by key), in the order of its table.
+    """The regions of every cell of a sweep that judges a draft (or of those named by key), in the order of its table.
 
     DataError where the prompts are no scenes, a cell is unknown, or its draft is not in the sweep.
     """
     rows = ordered(collect(store, sweep_key))
     if unknown := sorted(set(cells) - {row.cell_key for row in rows}):
         raise DataError(f"cell {unknown[0]} is not part of the sweep; `mulosd plan` lists the keys.")
-    chosen = [row for row in rows if row.method == "mulosd" and (not cells or row.cell_key in cells)]
+    chosen = [row for row in rows if row.judges_a_draft and (not cells or row.cell_key in cells)]
     if not chosen:
-        raise DataError("no mulosd cell is among those asked for, and only those judge a draft; name a sweep with one.")
+        raise DataError(
+            "no cell among those asked for verified a draft of the draft grid, as those of mulosd do; name a sweep "
+            "with one."
+        )
     drafts = {row.cell_key: _draft_of(row, rows) for row in chosen}
     labels: dict[str, dict[str, Maps]] = {}
     for draft in drafts.values():

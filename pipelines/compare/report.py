@@ -75,9 +75,10 @@ def write_report(store: Store, sweep_key: str | None = None) -> Report:
 def write_plot(path: Path, table: Table) -> Path:
     """Publish the quality plot of a table; DataError where it holds nothing to draw."""
     from dashboards.plots import save_quality_plot
-    from mulosd.methods import METHODS
+    from mulosd.methods import all_knobs
 
-    return save_quality_plot(path, table, defaults={name: vars(method()) for name, method in METHODS.items()})
+    methods = {row.label.partition(" ")[0] for row in table.rows}
+    return save_quality_plot(path, table, defaults={name: all_knobs(name, {}) for name in methods})
 
 
 def write_sheet(

@@ -11,39 +11,50 @@ from importlib import import_module
 
 from mulosd.errors import ConfigError
 from mulosd.methods import SamplerKnobs
-from mulosd.methods.cost import Grids, Range, forecast
+from mulosd.methods.cost import Grids, Range
 from pipelines.plan.cells import Plan
 from pipelines.plan.sweep import Sweep
 
 Grid = tuple[int, int]
 
 
-def forwards_per_image(method: SamplerKnobs, grid: Grid, draft_grid: Grid | None) -> Range:
-    """Forwards of both models for one image on the target grid (H, W); draft_grid None: no drafter.
+def forwards_per_image(method: SamplerKnobs, grid: Grid, draft_grid: Grid | None) -> Range | None:
+    """Forward passes of both models for one image on the target grid (H, W); draft_grid None: no drafter.
 
-    Raises ConfigError for a draft without a drafter and for a method without a cost model.
+    None: not predictable.
     """
-    known = forecast(method, Grids(*grid, *(draft_grid or (0, 0))))
-    if known is None:
-        raise ConfigError(f"{method.name} has no forward count to estimate from; leave out ms_per_forward.")
-    return known.total
+    known = method.forward_passes(Grids(*grid, *(draft_grid or (0, 0))))
+    return known.total if known else None
 
 
 def device_hours(plan: Plan) -> Range | None:
-    """Hours of one device for all images of the plan; None where `ms_per_forward` is not stated."""
+    """Hours of one device for all images of predictable cells; None where `ms_per_forward` is not stated."""
     if plan.sweep.ms_per_forward is None:
         return None
     total = Range(0, 0)
     draft_grids = _draft_grids(plan.sweep)
     for cell in plan.cells:
         batches = sum(math.ceil(chunk.wanted / plan.sweep.batch_size) for chunk in cell.chunks)
-        total += forwards_per_image(cell.method, cell.grid, draft_grids[cell.target]) * batches
+        passes = forwards_per_image(cell.method, cell.grid, draft_grids[cell.target])
+        total += (passes or Range(0.0, 0.0)) * batches
     return total * (plan.sweep.ms_per_forward / 3.6e6)
 
 
+def unpredictable(plan: Plan) -> list[str]:
+    """Names of the sweep's methods whose forward passes are not known in advance."""
+    draft_grids = _draft_grids(plan.sweep)
+    cells = (cell for cell in plan.cells if not forwards_per_image(cell.method, cell.grid, draft_grids[cell.target]))
+    return list(dict.fromkeys(cell.method.name for cell in cells))
+
+
 def check_hours(plan: Plan) -> None:
-    """ConfigError where the estimate may exceed `max_hours`: its upper end counts."""
+    """ConfigError where the estimate may exceed `max_hours`: its upper end counts; or where it cannot be known."""
     hours, limit = device_hours(plan), plan.sweep.max_hours
+    if limit is not None and (unknown := unpredictable(plan)):
+        raise ConfigError(
+            f"sweep {plan.sweep.name}: max_hours cannot be kept, as the forward passes of {', '.join(unknown)} are "
+            "not known in advance; leave max_hours out."
+        )
     if hours is not None and limit is not None and hours.high > limit:
         raise ConfigError(
             f"sweep {plan.sweep.name}: up to {hours.high:.3g} device hours by estimate, max_hours allows {limit:g}; "
@@ -59,10 +70,13 @@ def describe_hours(plan: Plan) -> list[str]:
     sweep = plan.sweep
     unit = "GPU-hours" if sweep.device == "cuda" else "CPU-hours"
     limit = f", max_hours {sweep.max_hours:g}" if sweep.max_hours is not None else ""
+    unknown = unpredictable(plan)
+    without = [f"  without {', '.join(unknown)}, whose forward passes are not known in advance"] if unknown else []
     return [
         f"cost (estimate): {_span(hours)} {unit} of one device for {plan.n_samples} images, nothing cached{limit}",
         f"  from forwards × a stated {sweep.ms_per_forward:g} ms per forward of a batch of {sweep.batch_size}; "
         "scoring and bench not included; MuLo-SD from nothing rejected to everything resampled",
+        *without,
     ]
 
 

@@ -12,11 +12,8 @@ from typing import Any
 from mulosd.errors import ConfigError, DataError
 from mulosd.families.card import Card
 from mulosd.families.encoder_facts import check_prompts, conditions_are_greedy
-from mulosd.families.latent_card import PREFIX, find_latent
 from mulosd.files.pin import content_of, pin_file
-from mulosd.files.publish import canonical_json, sha256_hex
-from mulosd.methods import FILE_KNOBS, SamplerKnobs, knobs_of
-from mulosd.methods.cost import check_fit, draws_greedily
+from mulosd.methods import SamplerKnobs, file_knobs, knobs_of
 from mulosd.sampling.greedy import RULE
 from mulosd.stage.manifest import KEY_SCHEMA
 from mulosd.types import Prompt
@@ -43,9 +40,9 @@ def build_plan(sweep: Sweep, *, limit: int | None = None) -> Plan:
         card = families.load_card(target)
         check_prompts(card, (prompt.text for prompt in prompts))
         for method in methods:
-            check_fit(method, card)
-            is_greedy = draws_greedily(method, card.sampler) or conditions_are_greedy(card)
-            weights = weights_hash(card, method)
+            method.check_fit(card)
+            is_greedy = method.draws_greedily(card.sampler) or conditions_are_greedy(card)
+            weights = method.weights_hash(card)
             config = cell_config(sweep, target, weights, method, prompts_hash, is_greedy=is_greedy)
             grid = (card.grid, card.grid)
             cells.append(Cell(key_of(config), target, method, config, grid, int(card.image_px), chunks))
@@ -61,18 +58,9 @@ def build_plan(sweep: Sweep, *, limit: int | None = None) -> Plan:
     return plan
 
 
-def weights_hash(card: Any, method: SamplerKnobs) -> str:
-    """Content hash of what a cell loads: the card's, joined by a learned up-sampler's where the method uses one."""
-    upsampler = getattr(method, "upsampler", "")
-    if not upsampler.startswith(PREFIX):
-        return str(card.content_hash)
-    return sha256_hex(canonical_json([card.content_hash, find_latent(card, upsampler).content_hash]))
-
-
 def pin_files(method: SamplerKnobs) -> SamplerKnobs:
     """The method with every file that it names made absolute and pinned to its content (`mulosd.files.pin`)."""
-    files = {key: pin_file(name) for key, name in knobs_of(method).items() if key in FILE_KNOBS}
-    return replace(method, **files)
+    return replace(method, **{key: pin_file(name) for key, name in file_knobs(method).items()})
 
 
 def load_prompt_set(spec: Mapping[str, Any]) -> tuple[list[Prompt], str]:
@@ -91,7 +79,7 @@ def cell_config(
     Left out on purpose: limit, workers, threads and hosts, which must not change an image. method: with pinned files.
     is_greedy: something is drawn greedily; the rule is then part of the key, because greedy images once had noise.
     """
-    knobs = {key: content_of(value) if key in FILE_KNOBS else value for key, value in knobs_of(method).items()}
+    knobs = knobs_of(method) | {key: content_of(name) for key, name in file_knobs(method).items()}
     config: dict[str, Any] = {
         "schema": KEY_SCHEMA,
         "target": target,
@@ -147,12 +135,13 @@ def check_networks(plan: Plan) -> None:
 def check_network(method: SamplerKnobs, ratio: int | None) -> None:
     """Refuse a super-resolution network that cannot serve; ratio None is a target without drafter, refused elsewhere.
 
-    Loads torch, for the up-sampler `sr` only.
+    Loads torch, where the method uses such a network.
     """
-    if getattr(method, "upsampler", None) == "sr" and ratio is not None:
+    chosen = method.upsampling()
+    if chosen is not None and chosen.is_network and ratio is not None:
         from mulosd.upsample.sr import load_network
 
-        load_network(knobs_of(method).get("sr_model"), ratio)
+        load_network(chosen.sr_model, ratio)
 
 
 def _sample(prompt: Prompt, image_index: int, base_seed: int) -> Sample:

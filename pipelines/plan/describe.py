@@ -6,7 +6,6 @@ from typing import Any
 
 from mulosd.families.card import Card
 from mulosd.families.memory import memory_lines
-from mulosd.methods import DraftOnly
 from pipelines.plan.budget import describe_hours
 from pipelines.plan.cells import Plan
 from pipelines.plan.sweep import Sweep
@@ -39,7 +38,7 @@ def describe_weights(sweep: Sweep) -> list[str]:
     """Lines for `mulosd plan`: memory that each target needs, and weights that are not there yet."""
     families = import_module(sweep.families)
     lines = []
-    drafters = {method.drafter for method in sweep.methods if isinstance(method, DraftOnly)}
+    drafters = {source for method in sweep.methods if (source := method.drafted_by())}
     for card in map(families.load_card, sweep.targets):
         if isinstance(card, Card):  # fakes of tests have no weights
             lines += memory_lines(card, dtype=sweep.dtype, batch_size=sweep.batch_size, drafters=drafters)

@@ -13,10 +13,9 @@ then the default it varies around. Pure: nothing is built here.
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from typing import Any
 
-from mulosd.methods import METHODS
+from mulosd.methods import all_knobs
 
 KEYS = ("method", "set", "grid", "zip", "list", "vary")
 MAX_CONFIGURATIONS = 100_000  # of one entry; a slip in a grid ends here and not in the memory
@@ -106,7 +105,7 @@ def _varied(item: Mapping[str, Any], fixed: Knobs, place: str, problems: list[st
     pairs = _lists(item, "vary", place, problems)
     if not pairs:
         return []
-    default = {f.name: f.default for f in fields(METHODS[item["method"]])} | fixed
+    default = all_knobs(item["method"], fixed)
     single = [{knob: value} for knob, values in pairs for value in values if value != default.get(knob, _NO_DEFAULT)]
     return [("vary", [{}, *single])]
 

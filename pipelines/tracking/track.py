@@ -19,7 +19,7 @@ from typing import Any
 from dashboards.rows import CellRow
 from mulosd.errors import ConfigError, EnvironmentProblem
 from mulosd.files.publish import sha256_hex
-from mulosd.methods import build_method
+from mulosd.methods import all_knobs
 from pipelines.compare.compare import forwards_of
 from pipelines.store.layout import Store
 from pipelines.tracking.errors import said, tracking_errors
@@ -280,7 +280,7 @@ def _run_name(row: CellRow) -> str:
 
 
 def _resolved(row: CellRow) -> dict[str, Any]:
-    return dict(vars(build_method(row.method, row.knobs)))
+    return all_knobs(row.method, row.knobs)
 
 
 def _legal(name: str) -> str:

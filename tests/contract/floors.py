@@ -1,7 +1,7 @@
 """The floors of the house (docs/architecture.md): a room may import rooms of lower floors and its own files only.
 
 A room is a folder or a single file below a top-level package. Imports inside functions, under TYPE_CHECKING and in lazy
-registry targets count too (`import_rules`), but for REGISTERED: a method's light configuration names its decoder, as an
+registry targets count too (`import_rules`), but for REGISTERED: light files name decoders and up-samplers, as an
 entry point would.
 """
 
@@ -14,7 +14,7 @@ from tests.contract.import_rules import imports_of, module_name
 FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
     "mulosd": (
         ("errors", "types"),
-        ("files", "sampling", "scenes"),
+        ("files", "registry", "sampling", "scenes"),
         ("prompts", "stage"),
         ("families",),
         ("methods",),
@@ -49,7 +49,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
 }
 
-REGISTERED = {"mulosd.methods": "mulosd.decoding"}
+REGISTERED = {"mulosd.methods": ("mulosd.decoding", "mulosd.upsample")}
 
 Graph = Mapping[str, set[str]]
 

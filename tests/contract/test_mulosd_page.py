@@ -1,11 +1,9 @@
 """docs/mulosd.md names every knob of MuLo-SD and every choice of it, and the files it points to are there."""
 
 import re
-from dataclasses import fields
 from pathlib import Path
-from typing import Literal, get_args, get_origin
 
-from mulosd.methods import MuLoSD
+from mulosd.methods import MuLoSD, declared_knobs
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "mulosd.md").read_text(encoding="utf-8")
@@ -15,14 +13,15 @@ def unnamed(page: str) -> set[str]:
     """Knobs, and values of knobs with few, that a page does not name in backticks; a default may go unsaid."""
     named = set(re.findall(r"[\w-]+", " ".join(re.findall(r"`([^`]+)`", page))))
     named |= {f"draft_{knob}" for knob in named if "their `draft_` forms" in page}
+    knobs = declared_knobs(MuLoSD)
     choices = {
         value
-        for field in fields(MuLoSD)
-        if get_origin(field.type) is Literal
-        for value in get_args(field.type)
-        if value != field.default
+        for knob in knobs.values()
+        if not knob.doc.choices
+        for value in knob.choices or ()
+        if value != knob.default
     }
-    return ({field.name for field in fields(MuLoSD)} | choices) - named
+    return ({*knobs} | choices) - named
 
 
 def test_every_knob_is_on_the_page() -> None:

@@ -82,7 +82,7 @@ def test_a_draft_of_other_knobs_is_no_draft_of_the_cell(store: Store) -> None:
 def test_what_has_no_regions_is_refused(store: Store, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not part of the sweep"):
         sweep_regions(store, cells=["nope"])
-    with pytest.raises(DataError, match="no mulosd cell"):
+    with pytest.raises(DataError, match="no cell among those asked for verified a draft"):
         sweep_regions(store, cells=[key_of(store, "draft-only")])
 
 

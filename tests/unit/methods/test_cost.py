@@ -9,16 +9,7 @@ import pytest
 from mulosd.errors import ConfigError
 from mulosd.families.card import Card
 from mulosd.methods import AR, DraftOnly, MuLoSD, SamplerKnobs, ZipAR
-from mulosd.methods.cost import (
-    Grids,
-    Range,
-    check_fit,
-    draft_sampler,
-    forecast,
-    num_fronts,
-    one_island_fronts,
-    target_sampler,
-)
+from mulosd.methods.cost import Grids, Range, num_fronts
 from mulosd.types import DecodeStats
 from tests.unit.decoding import toys
 
@@ -48,7 +39,8 @@ def counts(stats: DecodeStats) -> dict[str, int]:
 
 @pytest.mark.parametrize("method", [AR(), ZipAR(window=3), ZipAR(window=9), DraftOnly(draft_window=2), DraftOnly()])
 def test_closed_forms(method: SamplerKnobs) -> None:
-    expected = forecast(method, GRIDS)
+    expected = method.forward_passes(GRIDS)
+    assert expected is not None
     assert expected.total.low == expected.total.high
     for stats in toys.run(method).stats:
         assert counts(stats) == {key: getattr(expected, key).low for key in counts(stats)}
@@ -56,10 +48,10 @@ def test_closed_forms(method: SamplerKnobs) -> None:
 
 @pytest.mark.parametrize("knobs", KNOBS, ids=str)
 def test_nothing_and_something_and_everything_rejected(knobs: dict[str, Any]) -> None:
-    expected = forecast(MuLoSD(**knobs), GRIDS)
+    expected = MuLoSD(**knobs).forward_passes(GRIDS)
     for tau in (0.0, 0.02, 1.5):
         method = MuLoSD(tau=tau, **knobs)
-        assert forecast(method, GRIDS) == expected, "a threshold is no forecast"
+        assert method.forward_passes(GRIDS) == expected, "a threshold is no forecast"
         for stats in toys.run(method, (0,)).stats:
             for key, count in counts(stats).items():
                 bounds = getattr(expected, key)
@@ -69,14 +61,14 @@ def test_nothing_and_something_and_everything_rejected(knobs: dict[str, Any]) ->
                 if tau > 1 and (key != "resample" or method.resample == "serial"):
                     assert count == bounds.high, key
             if tau > 1 and method.resample == "islands":
-                assert stats.forwards_resample == one_island_fronts(method, GRIDS)
+                assert stats.forwards_resample == method.one_island_fronts(GRIDS)
 
 
 @pytest.mark.parametrize("knobs", REDRAFT, ids=str)
 def test_redrafting(knobs: dict[str, Any]) -> None:
     for tau in (0.0, 0.01, 1.5):
         method = MuLoSD(tau=tau, rejection="raster-redraft", **knobs)
-        expected = forecast(method, GRIDS)
+        expected = method.forward_passes(GRIDS)
         (stats,) = toys.run(method, (0,)).stats
         for key, count in counts(stats).items():
             bounds = getattr(expected, key)
@@ -90,15 +82,13 @@ def test_a_single_row_is_serial() -> None:
 
 def test_a_fraction_bounds_the_resampled_cells() -> None:
     serial = MuLoSD(resampled_fraction=0.3, rows_per_cycle=2, resample="serial")
-    assert forecast(serial, GRIDS).resample == Range(0, 2 * (int(0.3 * 32) - 1))
-    assert forecast(replace(serial, resample="islands"), GRIDS).resample == Range(0, 2 * int(0.3 * 32))
-    assert forecast(replace(serial, resampled_fraction=0.01), GRIDS).resample == Range(0, 0)
+    assert serial.forward_passes(GRIDS).resample == Range(0, 2 * (int(0.3 * 32) - 1))
+    assert replace(serial, resample="islands").forward_passes(GRIDS).resample == Range(0, 2 * int(0.3 * 32))
+    assert replace(serial, resampled_fraction=0.01).forward_passes(GRIDS).resample == Range(0, 0)
 
 
 def test_methods_without_a_forecast() -> None:
-    with pytest.raises(ConfigError, match="needs a drafter"):
-        forecast(MuLoSD(), Grids(8, 8))
-    assert forecast(SamplerKnobs(), GRIDS) is None
+    assert SamplerKnobs().forward_passes(GRIDS) is None
 
 
 def card(draft_grid: int | None = 4) -> Card:
@@ -123,24 +113,24 @@ def card(draft_grid: int | None = 4) -> Card:
 )
 def test_what_does_not_fit(method: SamplerKnobs, text: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_fit(method, card())
+        method.check_fit(card())
     assert str(caught.value) == text
     filtered = [MuLoSD(pooling="unfiltered", **{other: off}) for other, off in (("top_k", 0), ("top_p", 1.0))]
     for fitting in (MuLoSD(pool_k=32, radius=8), MuLoSD(rows_per_cycle=3), *filtered, AR(), ZipAR(window=100)):
-        check_fit(fitting, card())
+        fitting.check_fit(card())
 
 
 def test_a_draft_needs_a_drafter() -> None:
     with pytest.raises(ConfigError, match="toy-8 has no drafter"):
-        check_fit(DraftOnly(), card(None))
-    check_fit(ZipAR(), card(None))
+        DraftOnly().check_fit(card(None))
+    ZipAR().check_fit(card(None))
 
 
 def test_samplers() -> None:
     """Knobs before the preset; the drafter's before the target's, its guidance from the card."""
-    assert target_sampler(AR(), PRESET) == {"guidance": 3.0, "temperature": 0.9, "top_k": 100, "top_p": 0.95}
+    assert AR().target_sampling(PRESET)._asdict() == {"guidance": 3.0, "temperature": 0.9, "top_k": 100, "top_p": 0.95}
     method = MuLoSD(guidance=5.0, temperature=0.0, top_k=0, draft_top_p=0.5)
-    assert target_sampler(method, PRESET) == {"guidance": 5.0, "temperature": 0.0, "top_k": 0, "top_p": 0.95}
-    assert draft_sampler(method, PRESET) == {"guidance": 2.0, "temperature": 0.0, "top_k": 0, "top_p": 0.5}
+    assert method.target_sampling(PRESET)._asdict() == {"guidance": 5.0, "temperature": 0.0, "top_k": 0, "top_p": 0.95}
+    assert method.draft_sampling(PRESET)._asdict() == {"guidance": 2.0, "temperature": 0.0, "top_k": 0, "top_p": 0.5}
     own = DraftOnly(draft_guidance=1.0, draft_temperature=0.5, draft_top_k=7)
-    assert draft_sampler(own, PRESET) == {"guidance": 1.0, "temperature": 0.5, "top_k": 7, "top_p": 0.95}
+    assert own.draft_sampling(PRESET)._asdict() == {"guidance": 1.0, "temperature": 0.5, "top_k": 7, "top_p": 0.95}

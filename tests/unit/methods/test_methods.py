@@ -49,10 +49,14 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("draft-only", {"draft_top_k": -1}, "draft-only.draft_top_k = -1 is too small"),
     ("draft-only", {"draft_temperature": -1}, "draft-only.draft_temperature = -1.0 is too small"),
     ("ar", {"top_p": 1.5}, "ar.top_p = 1.5 is out of range"),
-    ("ar", {"guidance": 0}, "ar.guidance = 0 is too small; give 1 (no guidance) or more"),
+    ("ar", {"guidance": 0}, "ar.guidance = 0.0 is too small; the smallest allowed value is 1 (no guidance)."),
     ("zipar", {"guidance": 0.5}, "zipar.guidance = 0.5 is too small"),
     ("mulosd", {"draft_guidance": 0.999}, "mulosd.draft_guidance = 0.999 is too small"),
-    ("ar", {"cfg_interval": -2}, "ar.cfg_interval = -2 is too small; the smallest allowed value is -1"),
+    (
+        "ar",
+        {"cfg_interval": -2},
+        "ar.cfg_interval = -2 is too small; the smallest allowed value is -1 (guidance",
+    ),
     ("ar", {"cfg_interval": 3, "guidance": 1}, "ar.cfg_interval = 3 does nothing with guidance 1, which is none"),
     ("ar", {"logits_dtype": "bfloat16"}, "unknown ar.logits_dtype 'bfloat16'; allowed: float32, model"),
 ]

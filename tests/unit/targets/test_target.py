@@ -144,7 +144,7 @@ def test_a_model_of_one_grid_does_not_draft_for_itself(high: Target, method: Sam
 
 @pytest.mark.parametrize("method", [DraftOnly(), MuLoSD()])
 def test_a_target_without_a_drafter_refuses_drafts(low: Target, method: SamplerKnobs) -> None:
-    with pytest.raises(ConfigError, match=f"tiny-low has no drafter, so method '{method.name}' cannot run; use ar or"):
+    with pytest.raises(ConfigError, match=f"tiny-low has no drafter, so method '{method.name}' cannot run; use a"):
         low.decode([PROMPT], [0], method)
     low.check(AR())
     low.check(ZipAR())

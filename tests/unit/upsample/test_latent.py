@@ -17,10 +17,8 @@ from mulosd.families.card import Card, family_folder, load_card
 from mulosd.families.latent_card import find_latent, read_latent
 from mulosd.files.publish import sha256_hex
 from mulosd.methods import AR, DraftOnly, MuLoSD
-from mulosd.methods.cost import check_fit
 from mulosd.targets import load_target
 from mulosd.upsample.latent import Latent, LatentConfig, LatentNet, RowCausalConv, load_latent
-from pipelines.plan.build import weights_hash
 from tests.unit.decoding import toys
 
 GRID = 4
@@ -200,21 +198,21 @@ def test_the_content_hash_covers_shape_and_weights_alone(arm: Path) -> None:
 def test_a_cell_key_holds_the_content_of_the_network(arm: Path) -> None:
     card = family_card(arm)
     latent, bicubic = DraftOnly(upsampler="latent-ce"), DraftOnly()
-    assert weights_hash(card, bicubic) == weights_hash(card, AR()) == card.content_hash
-    before = weights_hash(card, latent)
+    assert bicubic.weights_hash(card) == AR().weights_hash(card) == card.content_hash
+    before = latent.weights_hash(card)
     assert before != card.content_hash
     rewrite(arm, quality={"n": 1})
-    assert weights_hash(card, latent) == before
+    assert latent.weights_hash(card) == before
     rewrite(arm, sha256="0" * 64)
-    assert weights_hash(card, latent) != before
+    assert latent.weights_hash(card) != before
 
 
 def test_a_target_without_the_network_refuses_before_weights_load(arm: Path) -> None:
-    check_fit(DraftOnly(upsampler="latent-ce"), family_card(arm))
+    DraftOnly(upsampler="latent-ce").check_fit(family_card(arm))
     with pytest.raises(ConfigError, match="no up-sampler latent-pixel-2x"):
-        check_fit(MuLoSD(upsampler="latent-pixel"), family_card(arm))
+        MuLoSD(upsampler="latent-pixel").check_fit(family_card(arm))
     with pytest.raises(ConfigError, match="no up-sampler latent-pixel-2x"):
-        weights_hash(family_card(arm), MuLoSD(upsampler="latent-pixel"))
+        MuLoSD(upsampler="latent-pixel").weights_hash(family_card(arm))
 
 
 @pytest.mark.parametrize(("loss", "ratio"), ARMS)

@@ -37,6 +37,7 @@ def row(
         "forwards_draft": dict.fromkeys(IDS, 4.0),
         "forwards_verify": dict.fromkeys(IDS, float(forwards - 4)),
         "resampled": dict.fromkeys(IDS, 64.0),
+        "drafted": dict.fromkeys(IDS, 0.0 if method in ("ar", "zipar") else 256.0),
     }
     return CellRow(key, target, method, knobs, 256, metrics, counters)
 

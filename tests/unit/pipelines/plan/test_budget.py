@@ -44,11 +44,14 @@ def test_the_range_of_mulosd_holds_what_is_counted(rows: Any, resample: Any) -> 
             assert counted == {expected.low}
 
 
-def test_a_method_that_a_target_cannot_run() -> None:
-    with pytest.raises(ConfigError, match="needs a drafter"):
-        forwards_per_image(MuLoSD(), GRID, None)
-    with pytest.raises(ConfigError, match="no forward count"):
-        forwards_per_image(SamplerKnobs(), GRID, DRAFT)
+def test_a_method_without_a_formula_is_named_beside_the_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ZipAR, "forward_passes", SamplerKnobs.forward_passes)
+    methods = [{"method": "ar"}, {"method": "zipar"}]
+    lines = describe_hours(plan_of(methods=methods, ms_per_forward=3600))
+    assert "0.08 CPU-hours" in lines[0]
+    assert lines[-1] == "  without zipar, whose forward passes are not known in advance"
+    with pytest.raises(ConfigError, match="max_hours cannot be kept, as the forward passes of zipar are not"):
+        plan_of(methods=methods, ms_per_forward=3600, max_hours=9)
 
 
 def test_hours_by_hand() -> None:
