@@ -165,18 +165,19 @@ def run(
     from pipelines.cli.job_paths import check_job_paths
     from pipelines.plan.gpu_requests import parse_num_gpus
     from pipelines.run.driver import run_sweep
+    from pipelines.store.layout import Store
+    from pipelines.tracking.log_sweep import log_while_running, track
 
     check_job_paths(out, tracking_uri)
     options["num_gpus"] = parse_num_gpus(num_gpus)
     loaded = _load(sweep, overrides)
+    finished = None if no_track or dry_run else log_while_running(Store(out), tracking_uri=tracking_uri)
     with progress_shown(disable=quiet) as progress:
-        report = run_sweep(loaded, out=out, dry_run=dry_run, progress=progress, **options)
+        report = run_sweep(loaded, out=out, dry_run=dry_run, progress=progress, finished=finished, **options)
     click.echo(report.summary())
     if dry_run:
         return
     from pipelines.compare.report import write_report
-    from pipelines.store.layout import Store
-    from pipelines.tracking.log_sweep import track
 
     store = Store.existing(out)
     written = write_report(store, report.sweep_key)

@@ -30,11 +30,16 @@ class Report:
 
 
 def read_results(store: Store, sweep_key: str | None = None) -> SweepResults:
-    """The results of a sweep of the store; without a key the one that finished last."""
-    key = resolve_sweep(store, sweep_key)
-    bench = latest_bench(store, key)
-    notes = (latency_note(bench),) if bench else ()
-    return SweepResults(key, str(store.read_sweep(key)["name"]), tuple(collect(store, key)), notes)
+    """The results of a sweep of the store, of the one that finished or began last without a key.
+
+    While it runs, and after a stop, they are those of the cells decoded so far; a note says how many.
+    """
+    key = resolve_sweep(store, sweep_key, unfinished=True)
+    record, bench = store.read_latest(key), latest_bench(store, key)
+    notes = [latency_note(bench)] if bench else []
+    if "num_cells" in record:
+        notes.insert(0, unfinished_note(record))
+    return SweepResults(key, str(record["name"]), tuple(collect(store, key, unfinished=True)), tuple(notes))
 
 
 def results_table(results: SweepResults) -> Table:
@@ -103,6 +108,12 @@ def write_sheet(
         columns[label.strip()] = pictures(store, row.cell_key, prompts)
     title = " · ".join([_name(store, key), *([rows[0].target] if not has_targets else [])])
     return save_contact_sheet(path, columns, title=title)
+
+
+def unfinished_note(record: Mapping[str, Any]) -> str:
+    """How far the run was that left this record."""
+    decoded, scored = len(record["cells"]), len(record["scores"])
+    return f"Unfinished: {decoded} of {record['num_cells']} cells are decoded, {scored} of them scored."
 
 
 def latency_note(bench: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ writer of manifests and records; workers publish chunk and state files.
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
@@ -42,6 +43,8 @@ from pipelines.work.scorers import scorer_spec
 from pipelines.work.tasks import ChunkReport, DecodeTask, EvaluatorSpec, Executor, TargetSpec
 
 log = logging.getLogger(__name__)
+
+CellsCallback = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,17 @@ class _Run:
     failures: list[tuple[str, str, str]] = field(default_factory=list)
     scores_cached: int = 0
     scores_done: int = 0
+    finished: CellsCallback = lambda key: None
+    decoded_cells: set[str] = field(default_factory=set)
+    scores: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+
+    def show_cells(self) -> None:
+        """Publish what can be read of the sweep so far, and tell the caller."""
+        if self.decoded_cells:
+            cells = [cell for cell in self.plan.cells if cell.key in self.decoded_cells]
+            record = {**_sweep_record(self, cells), "num_cells": len(self.plan.cells)}
+            self.store.write_partial(self.plan.sweep_key, record)
+            self.finished(self.plan.sweep_key)
 
 
 def run_sweep(
@@ -116,11 +130,13 @@ def run_sweep(
     limit: int | None = None,
     dry_run: bool = False,
     progress: ProgressCallback | None = None,
+    finished: CellsCallback | None = None,
 ) -> RunReport:
     """Decode and score a sweep into the store `out`.
 
     executor: "inprocess" or "ray", with at most `workers` actors and `num_gpus` each, over what the sweep asks for (see
     `RayExecutor`). limit: only the first prompts. dry_run: say what is cached and what is left, and write nothing.
+    finished: called with the sweep's key whenever a cell was decoded or scored, which can be read by then.
     SIGTERM ends it tidily; the same command continues. Raises UserErrors for what a user can fix, before any work where
     it can be known then, and RunFailed at the end when more than `max_failed` images failed.
     """
@@ -135,17 +151,16 @@ def run_sweep(
         store.check_cell(cell)
     if dry_run:
         return _dry_report(plan, store)
-    scores: dict[str, dict[str, list[str]]] = {}
     with ExitStack() as stack:
         stack.enter_context(stop_on_signals())
         shown = stack.enter_context(progress_file(store.sweep_dir(plan.sweep_key), then=progress or (lambda _: None)))
-        run = _Run(plan, store, executor, workers, gpus, shown)
+        run = _Run(plan, store, executor, workers, gpus, shown, finished=finished or (lambda key: None))
         get_executor = stack.enter_context(_executor(run))
         _decode(run, get_executor)
         if len(run.failures) > sweep.max_failed:
             raise RunFailed(_failure_text(run), _run_report(run, start))
-        scores = _score(run, get_executor)
-        store.write_sweep(plan.sweep_key, _sweep_record(run, scores))
+        _score(run, get_executor)
+        store.write_sweep(plan.sweep_key, _sweep_record(run, plan.cells))
     return _run_report(run, start)
 
 
@@ -188,8 +203,14 @@ def _decode(run: _Run, get_executor: Callable[[], Executor]) -> None:
         for cell in plan.cells:
             if cell.key in pending:
                 store.open_cell(cell, {**run.record, **run.workforce, **encoders.get(cell.key, {})})
+        left = Counter(task.cell_key for task in tasks)
+        run.decoded_cells |= {cell.key for cell in plan.cells} - left.keys()
         for outcome in executor.map(tasks) if executor else ():
             _record_chunk(run, outcome.task, outcome.report)
+            left[outcome.task.cell_key] -= 1
+            if not left[outcome.task.cell_key]:
+                run.decoded_cells.add(outcome.task.cell_key)
+                run.show_cells()
 
 
 def _tell_encoding(run: _Run, done: int, total: int, cached: int, target: str) -> None:
@@ -227,8 +248,8 @@ def _decode_tasks(run: _Run, cell: Cell) -> list[DecodeTask]:
     return tasks
 
 
-def _score(run: _Run, get_executor: Callable[[], Executor]) -> dict[str, dict[str, list[str]]]:
-    """Score what is not scored; returns cell key -> evaluator -> [score folder name, digest of the basis]."""
+def _score(run: _Run, get_executor: Callable[[], Executor]) -> None:
+    """Score what is not scored; run.scores: cell key -> evaluator -> [score folder name, digest of the basis]."""
     jobs = _score_jobs(run.plan, run.store)
     open_jobs = [job for job in jobs if not is_scored(job)]
     with ExitStack() as locks:
@@ -237,14 +258,18 @@ def _score(run: _Run, get_executor: Callable[[], Executor]) -> dict[str, dict[st
         open_jobs = [job for job in open_jobs if not is_scored(job)]
         run.scores_cached = len(jobs) - len(open_jobs)
         _score_chunks(run, jobs, open_jobs, get_executor)
-        for job in open_jobs:
-            current = frozenset(entry.sha256 for entry in run.store.entries(job.cell.key).values())
+
+
+def _finish_cell(run: _Run, cell_key: str, jobs: Sequence[ScoreJob], open_jobs: Sequence[ScoreJob]) -> None:
+    """The scores of a cell whose states are all there."""
+    current = frozenset(entry.sha256 for entry in run.store.entries(cell_key).values())
+    for job in open_jobs:
+        if job.cell.key == cell_key:
             finish_job(job, current_chunks=current)
             run.scores_done += 1
-    scores: dict[str, dict[str, list[str]]] = {}
     for job in jobs:
-        scores.setdefault(job.cell.key, {})[job.spec.name] = [job.folder.name, job.digest]
-    return scores
+        if job.cell.key == cell_key:
+            run.scores.setdefault(cell_key, {})[job.spec.name] = [job.folder.name, job.digest]
 
 
 def _score_jobs(plan: Plan, store: Store, *, is_dry_run: bool = False) -> list[ScoreJob]:
@@ -276,23 +301,33 @@ def _dry_report(plan: Plan, store: Store) -> RunReport:
 def _score_chunks(
     run: _Run, jobs: Sequence[ScoreJob], open_jobs: Sequence[ScoreJob], get_executor: Callable[[], Executor]
 ) -> None:
-    """Make the states that the open jobs lack. Jobs on the states of a source make none and are not counted."""
+    """Make the states that the open jobs lack, and the scores of each cell as soon as its states are there.
+
+    Jobs on the states of a source make none and are not counted.
+    """
     folders = {(job.cell.key, job.spec.name): job.folder for job in open_jobs}
     tasks = [task for job in open_jobs for task in score_tasks(run.store, job)]
     total = sum(len(job.basis) for job in jobs if job.states == job.folder)
     done = cached = total - len(tasks)
     run.progress(Progress("score", done, total, cached, 0))
-    if not tasks:
-        return
-    for outcome in get_executor().map(tasks):
-        run.store.check_lease(outcome.task.cell_key)
-        record_state(outcome.report, folders[outcome.task.cell_key, outcome.task.evaluator.name])
+    left = Counter(task.cell_key for task in tasks)
+    for cell in run.plan.cells:
+        if not left[cell.key]:
+            _finish_cell(run, cell.key, jobs, open_jobs)
+    for outcome in get_executor().map(tasks) if tasks else ():
+        key = outcome.task.cell_key
+        run.store.check_lease(key)
+        record_state(outcome.report, folders[key, outcome.task.evaluator.name])
         done += 1
         run.progress(Progress("score", done, total, cached, 0, outcome.task.name))
+        left[key] -= 1
+        if not left[key]:
+            _finish_cell(run, key, jobs, open_jobs)
+            run.show_cells()
 
 
-def _sweep_record(run: _Run, scores: dict[str, dict[str, list[str]]]) -> dict[str, Any]:
-    """What `results.collect` needs: the cells in order, the rows of each chunk that belong to the sweep, the scores."""
+def _sweep_record(run: _Run, cells: Sequence[Cell]) -> dict[str, Any]:
+    """What `results.collect` needs: cells in order, the rows of each chunk that belong to the sweep, and scores."""
     sweep, plan = run.plan.sweep, run.plan
     resolved = {
         **{key: value for key, value in asdict(sweep).items() if key not in ("families", "registry")},
@@ -305,9 +340,9 @@ def _sweep_record(run: _Run, scores: dict[str, dict[str, list[str]]]) -> dict[st
         "wanted": [[chunk.index, chunk.wanted] for chunk in plan.cells[0].chunks],
         "cells": [
             {"cell_key": cell.key, "target": cell.target, "method": cell.method.name, "knobs": cell.knobs}
-            for cell in plan.cells
+            for cell in cells
         ],
-        "scores": scores,
+        "scores": {cell.key: run.scores[cell.key] for cell in cells if cell.key in run.scores},
         "failures": [list(failure) for failure in run.failures],
         "record": {**run.record, **run.workforce},
     }

@@ -1,7 +1,8 @@
 """The store (`--out DIR`): where cells, sweeps, bench runs and the outbox lie. Many sweeps share one store.
 
     cells/<cell_key>/   cell.json (first), images/chunk-00000.parquet ..., manifest.json (last), scores/...
-    sweeps/<sweep_key>/ sweep.json: its cells and what was scored; progress.json: where its run stands
+    sweeps/<sweep_key>/ sweep.json: its cells and what was scored; progress.json: where its run stands; partial.json: as
+                        sweep.json, of the cells that a run has decoded before it has finished
     conditions/<encoder identity>/ what encoders made of prompts (see `conditions`)
     bench/<run>/        bench.json, rows.parquet
     outbox/             what waits for the tracking server
@@ -23,6 +24,7 @@ from pipelines.plan.cells import Cell, Chunk
 from pipelines.store.lease import Lease, hold
 
 LOCK = ".lock"
+SWEEP, PARTIAL = "sweep.json", "partial.json"
 CONDITIONS = "conditions"
 
 _KEY = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
@@ -85,18 +87,40 @@ class Store:
     def chunk_path(self, cell_key: str, index: int) -> Path:
         return chunk_path(self.cell_dir(cell_key), index)
 
-    def sweep_keys(self) -> list[str]:
-        """Keys of the sweeps that ran here, the most recent last."""
-        found = [path for path in (self.root / "sweeps").glob("*/sweep.json") if _KEY.match(path.parent.name)]
-        return [path.parent.name for path in sorted(found, key=lambda p: (p.stat().st_mtime_ns, p.parent.name))]
+    def sweep_keys(self, *, unfinished: bool = False) -> list[str]:
+        """Keys of the sweeps that finished here, the most recent last; unfinished: also of those that began."""
+        names = (SWEEP, PARTIAL) if unfinished else (SWEEP,)
+        found = {
+            path.parent.name: (path.stat().st_mtime_ns, path.parent.name)
+            for name in names
+            for path in (self.root / "sweeps").glob(f"*/{name}")
+            if _KEY.match(path.parent.name)
+        }
+        return sorted(found, key=lambda key: found[key])
 
     def read_sweep(self, sweep_key: str) -> dict[str, Any]:
         """The record of a sweep (see `driver`)."""
-        value: dict[str, Any] = read_json(self.sweep_dir(sweep_key) / "sweep.json")
+        value: dict[str, Any] = read_json(self.sweep_dir(sweep_key) / SWEEP)
         return value
 
     def write_sweep(self, sweep_key: str, record: Mapping[str, Any]) -> None:
-        publish_json(self.sweep_dir(sweep_key) / "sweep.json", dict(record))
+        """Publish the record of a finished sweep; that of its unfinished run goes."""
+        publish_json(self.sweep_dir(sweep_key) / SWEEP, dict(record))
+        (self.sweep_dir(sweep_key) / PARTIAL).unlink(missing_ok=True)
+
+    def read_latest(self, sweep_key: str) -> dict[str, Any]:
+        """The record of the unfinished run of a sweep where there is one, otherwise that of the sweep."""
+        path = self.sweep_dir(sweep_key) / PARTIAL
+        try:
+            value: dict[str, Any] = read_json(path)
+        except DataError:
+            if path.exists():
+                raise
+            return self.read_sweep(sweep_key)  # there is none, or the run has just finished
+        return value
+
+    def write_partial(self, sweep_key: str, record: Mapping[str, Any]) -> None:
+        publish_json(self.sweep_dir(sweep_key) / PARTIAL, dict(record))
 
     def read_cell(self, cell_key: str) -> dict[str, Any]:
         """The content of cell.json."""

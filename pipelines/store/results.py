@@ -12,23 +12,28 @@ from pipelines.store.scores import read_metrics
 
 
 def collect(
-    store: Store | str | Path, sweep_key: str | None = None, *, cells: Collection[str] | None = None
+    store: Store | str | Path,
+    sweep_key: str | None = None,
+    *,
+    cells: Collection[str] | None = None,
+    unfinished: bool = False,
 ) -> list[CellRow]:
     """The rows of a sweep, in its order; without a key the sweep that finished last. cells: only those with these keys.
+    unfinished: of a run that has not finished (or another one after it) the cells that it has decoded so far.
 
     A failed image has no counters and no scores; the metrics say how many are missing. DataError when nothing ran here.
     """
     opened = store if isinstance(store, Store) else Store.existing(store)
-    key = resolve_sweep(opened, sweep_key)
-    record = opened.read_sweep(key)
+    key = resolve_sweep(opened, sweep_key, unfinished=unfinished)
+    record = opened.read_latest(key) if unfinished else opened.read_sweep(key)
     bench = latest_bench(opened, key)
     chosen = [cell for cell in record["cells"] if cells is None or cell["cell_key"] in cells]
     return [_cell_row(opened, record, cell, bench) for cell in chosen]
 
 
-def resolve_sweep(store: Store, sweep_key: str | None) -> str:
-    """`sweep_key` when it is known here, or the key of the sweep that finished last."""
-    keys = store.sweep_keys()
+def resolve_sweep(store: Store, sweep_key: str | None, *, unfinished: bool = False) -> str:
+    """`sweep_key` when it is known here, or the key of the sweep that finished last; see `Store.sweep_keys`."""
+    keys = store.sweep_keys(unfinished=unfinished)
     if not keys:
         raise DataError(f"{store.root} holds no finished sweep; run `mulosd run SWEEP.yaml --out {store.root}` first.")
     if sweep_key is None:
