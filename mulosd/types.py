@@ -31,6 +31,26 @@ class Prompt:
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class PromptTokens:
+    """What an encoder made of a text: tokens that it read and knows, tokens (or words) that it does not know, and
+    tokens that were cut off because the text is longer than it reads."""
+
+    read: int
+    unknown: int = 0
+    cut: int = 0
+
+    @property
+    def loss(self) -> str:
+        """What of the text did not reach the model, in a few words; "" where all did."""
+        parts = [
+            "nothing of it is known" if not self.read else "",
+            f"{self.unknown} unknown" if self.unknown else "",
+            f"{self.cut} cut off" if self.cut else "",
+        ]
+        return ", ".join(part for part in parts if part)
+
+
 @dataclass
 class DecodeStats:
     """Raw counters of one decoded image (architecture names; ratios are derived on reading).
@@ -91,7 +111,8 @@ class Decoded:
 
     tokens: int32 [H, W] target-grid codes; image: uint8 [height, width, 3] RGB;
     status: uint8 [H, W] of STATUS_* values; stats: raw counters.
-    frames: optional snapshots of (tokens [H, W] with -1 where undecided) for an animation.
+    frames: optional snapshots of (tokens [H, W] with -1 where undecided) for an animation. prompt_tokens: what the
+    encoder read of the prompt, where it was encoded for this image and says so.
     """
 
     tokens: np.ndarray
@@ -99,3 +120,4 @@ class Decoded:
     status: np.ndarray
     stats: DecodeStats
     frames: list[np.ndarray] = field(default_factory=list)
+    prompt_tokens: PromptTokens | None = None

@@ -32,6 +32,9 @@ SCHEMA = pa.schema(
         ("padded_ids", pa.int32()),
         ("encode_s", pa.float64()),
         ("batch_prompts", pa.int32()),
+        ("prompt_tokens", pa.int32()),  # these three are absent from chunks of 0.1.0
+        ("prompt_unknown", pa.int32()),
+        ("prompt_cut", pa.int32()),
         ("error", pa.string()),
     ]
 )

@@ -12,7 +12,7 @@ from typing import Any
 from mulosd.errors import DataError
 from mulosd.files.publish import publish_json, read_json
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 KEY_SCHEMA = 1  # what cell keys hash of it: a run continues cells of this version and of later ones
 MANIFEST = "manifest.json"
 _CHUNK = re.compile(r"^chunk-\d{5}\.parquet$")

@@ -3,8 +3,9 @@
     version 0   no `batch_images`, and `latency_s` in every row
     version 1   `batch_images` (null where version 0 did not say); latency only in bench runs
     version 2   `chosen_taus` (null where version 1 did not say)
+    version 3   `prompt_tokens`, `prompt_unknown`, `prompt_cut` (null where version 2 did not say)
 
-A cell's key holds `manifest.KEY_SCHEMA`: a run continues cells of version 1 with chunks of version 2. Version 0 can be
+A cell's key holds `manifest.KEY_SCHEMA`: a run continues cells of version 1 on with today's chunks. Version 0 can be
 read, verified, exported and compared.
 """
 
@@ -27,7 +28,17 @@ def _with_chosen_taus(table: pa.Table) -> pa.Table:
     return table.append_column("chosen_taus", pa.nulls(table.num_rows, pa.list_(pa.float64())))
 
 
-MIGRATIONS: dict[int, Callable[[pa.Table], pa.Table]] = {0: _without_latency, 1: _with_chosen_taus}
+def _with_prompt_tokens(table: pa.Table) -> pa.Table:
+    for name in ("prompt_tokens", "prompt_unknown", "prompt_cut"):
+        table = table.append_column(name, pa.nulls(table.num_rows, pa.int32()))
+    return table
+
+
+MIGRATIONS: dict[int, Callable[[pa.Table], pa.Table]] = {
+    0: _without_latency,
+    1: _with_chosen_taus,
+    2: _with_prompt_tokens,
+}
 
 
 def version_of(schema: pa.Schema, path: Path) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from mulosd.stage.manifest import SCHEMA_VERSION
-from mulosd.types import COUNTERS, Decoded
+from mulosd.types import COUNTERS, Decoded, PromptTokens
 
 # The largest index of Arrow's int64 columns; seeds and counters live below it.
 _PLAIN = {"string": pa.string(), "int32": pa.int32(), "int64": pa.int64(), "binary": pa.binary()}
@@ -35,6 +35,9 @@ _COLUMNS: tuple[tuple[str, str], ...] = (
     *((name, "int64") for name in COUNTERS),
     ("chosen_taus", "floats"),
     ("batch_images", "int32"),
+    ("prompt_tokens", "int32"),
+    ("prompt_unknown", "int32"),
+    ("prompt_cut", "int32"),
     ("error", "string"),
     ("metadata", "string"),
 )
@@ -46,7 +49,7 @@ class StagedSample:
     """One image to stage: who it is, and either `decoded` or an `error` text.
 
     metadata: the prompt's metadata, JSON-serialisable. batch_images: how many images shared its decoder call
-    (bit equality of real models needs the same shape).
+    (bit equality of real models needs the same shape). prompt_tokens: what the encoder read of the prompt, where known.
     """
 
     sample_id: str
@@ -59,6 +62,7 @@ class StagedSample:
     decoded: Decoded | None = None
     error: str | None = None
     batch_images: int = 1
+    prompt_tokens: PromptTokens | None = None
 
     def __post_init__(self) -> None:
         if (self.decoded is None) == (self.error is None):

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from mulosd.files.publish import publish_bytes, publish_over, sha256_hex
 from mulosd.stage.manifest import FileEntry
 from mulosd.stage.schema import COLUMNS, StagedSample, arrow_schema, pixel_digest, rows_digest
-from mulosd.types import COUNTERS, Decoded
+from mulosd.types import COUNTERS, Decoded, PromptTokens
 
 # Reading one row costs its whole row group; images compress no further, so small groups lose nothing.
 ROW_GROUP_ROWS = 32
@@ -43,9 +43,16 @@ def sample_row(sample: StagedSample) -> dict[str, Any]:
         error=sample.error,
         metadata=_metadata_text(sample.metadata),
     )
+    if sample.prompt_tokens is not None:
+        row.update(prompt_columns(sample.prompt_tokens))
     if sample.decoded is not None:
         row.update(_decoded_columns(sample.sample_id, sample.decoded))
     return row
+
+
+def prompt_columns(tokens: PromptTokens) -> dict[str, int]:
+    """What was read of a prompt, as columns of an image's row and of a condition's."""
+    return {"prompt_tokens": tokens.read, "prompt_unknown": tokens.unknown, "prompt_cut": tokens.cut}
 
 
 def write_chunk(path: Path, rows: Sequence[Mapping[str, Any]], *, cell_key: str = "") -> FileEntry:

@@ -25,7 +25,7 @@ from mulosd.sampling.filters import Sampler
 from mulosd.sampling.finite import FiniteCheck
 from mulosd.text import build_encoder
 from mulosd.text.encoder import Encoder
-from mulosd.types import Decoded
+from mulosd.types import Decoded, PromptTokens
 from mulosd.upsample import build_upsampler
 from mulosd.upsample.down import AreaDown
 
@@ -78,9 +78,10 @@ class Target:
         self._reset_peak()
         began = time.perf_counter()
         failed: tuple[int, ...] = ()
+        read: tuple[PromptTokens | None, ...] = ()
         if condition is None:
             encoded = self._encoder.encode(prompts, seeds)
-            condition, failed = encoded.condition, encoded.failed
+            condition, failed, read = encoded.condition, encoded.failed, encoded.tokens
         condition = self._placed(condition)
         time_condition = time.perf_counter() - began
         shots: list[Ints] = []
@@ -96,7 +97,8 @@ class Target:
         for b, stats in enumerate(result.stats):
             stats.time_condition_s, stats.peak_mib = time_condition, peak
             own = [shot[b].astype(np.int32) for shot in shots]
-            decoded.append(Decoded(result.tokens[b].astype(np.int32), images[b], result.status[b], stats, own))
+            tokens = result.tokens[b].astype(np.int32)
+            decoded.append(Decoded(tokens, images[b], result.status[b], stats, own, read[b] if read else None))
         self._check_finite(job.finite, decoded)
         return decoded
 

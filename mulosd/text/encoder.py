@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mulosd.models.condition import Condition
+from mulosd.types import PromptTokens
 
 
 @dataclass(frozen=True)
@@ -13,11 +14,13 @@ class Encoded:
 
     Padding of ids is no masking: Tar's reference fills what its LLM left out with id 0, which counts like any other id.
     failed: prompts (0 to B - 1) whose ids rest on logits that are not finite; features are checked by who takes them.
+    tokens: what was read of each prompt, () where an encoder does not read text.
     """
 
     condition: Condition
     padded_ids: tuple[int, ...]
     failed: tuple[int, ...] = ()
+    tokens: tuple[PromptTokens, ...] = ()
 
 
 class Encoder(Protocol):

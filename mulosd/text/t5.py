@@ -16,6 +16,7 @@ from mulosd.models.condition import Condition
 from mulosd.text.caption_clean import clean
 from mulosd.text.encoder import Encoded
 from mulosd.text.hf import load_model, load_tokenizer
+from mulosd.types import PromptTokens
 
 
 class T5:
@@ -27,8 +28,9 @@ class T5:
 
     def encode(self, prompts: Sequence[str], seeds: Sequence[int]) -> Encoded:
         """Seeds do not matter. A caption is cut at T tokens, its end token included."""
+        captions = [clean(prompt) for prompt in prompts]
         tokens = self._tokenizer(
-            [clean(prompt) for prompt in prompts],
+            captions,
             max_length=self._card.prefix_len,
             padding="max_length",
             padding_side="right",
@@ -37,7 +39,16 @@ class T5:
         ).to(self._device)
         with torch.inference_mode():
             features = self._model(input_ids=tokens.input_ids, attention_mask=tokens.attention_mask).last_hidden_state
-        return Encoded(left_padded(features, tokens.attention_mask.bool()), (0,) * len(prompts))
+        condition = left_padded(features, tokens.attention_mask.bool())
+        return Encoded(condition, (0,) * len(prompts), tokens=tuple(map(self._read, captions)))
+
+    def _read(self, caption: str) -> PromptTokens:
+        """What T tokens hold of a cleaned caption, without its end token and a blank that stands alone."""
+        ids = self._tokenizer(caption, add_special_tokens=False, verbose=False).input_ids
+        unknown, blank = self._tokenizer.unk_token_id, self._tokenizer.convert_tokens_to_ids("▁")
+        kept = ids[: self._card.prefix_len - 1]
+        known = sum(token not in (unknown, blank) for token in kept)
+        return PromptTokens(known, ids.count(unknown), len(ids) - len(kept))
 
     def features(self, condition: Condition) -> Condition:
         """The model projects the features itself."""

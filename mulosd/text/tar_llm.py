@@ -24,6 +24,7 @@ from mulosd.sampling.filters import Sampler, draw
 from mulosd.sampling.finite import largest
 from mulosd.text.encoder import Encoded
 from mulosd.text.hf import load_model, load_tokenizer
+from mulosd.types import PromptTokens
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,10 @@ class TarLLM:
             padded.append(length - len(row))
         ids = ids.to(self._device)
         failed = tuple((~is_finite).nonzero()[:, 0].tolist())
-        return Encoded(Condition(ids, torch.ones_like(ids, dtype=torch.bool)), tuple(padded), failed)
+        read = (len(self._tokenizer(text, add_special_tokens=False).input_ids) for text in prompts)
+        condition = Condition(ids, torch.ones_like(ids, dtype=torch.bool))
+        # A byte-level vocabulary knows every text, and nothing is cut.
+        return Encoded(condition, tuple(padded), failed, tuple(PromptTokens(num) for num in read))
 
     def features(self, condition: Condition) -> Condition:
         """TA-Tok's features of the ids."""

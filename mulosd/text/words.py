@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from mulosd.models.condition import Condition
-from mulosd.scenes.words import encode_words
+from mulosd.scenes.words import read_words
 from mulosd.text.encoder import Encoded
 
 
@@ -17,8 +17,10 @@ class Words:
 
     def encode(self, prompts: Sequence[str], seeds: Sequence[int]) -> Encoded:
         """Seeds do not matter."""
-        ids = torch.tensor([encode_words(prompt) for prompt in prompts], device=self._device)
-        return Encoded(Condition(ids, torch.ones_like(ids, dtype=torch.bool)), (0,) * len(prompts))
+        words = [read_words(prompt) for prompt in prompts]
+        ids = torch.tensor([own for own, _ in words], device=self._device)
+        condition = Condition(ids, torch.ones_like(ids, dtype=torch.bool))
+        return Encoded(condition, (0,) * len(prompts), tokens=tuple(read for _, read in words))
 
     def features(self, condition: Condition) -> Condition:
         """The model embeds the ids itself."""

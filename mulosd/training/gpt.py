@@ -43,9 +43,9 @@ class Progress:
     images: int = 0
 
 
-def words_condition(captions: list[str], *, warn: bool = False) -> Condition:
+def words_condition(captions: list[str]) -> Condition:
     """Captions -> ids [B, MAX_WORDS]; all rows are valid, padding is a word."""
-    ids = torch.tensor([encode_words(caption, warn=warn) for caption in captions])
+    ids = torch.tensor([encode_words(caption) for caption in captions])
     return Condition(ids, torch.ones_like(ids, dtype=torch.bool))
 
 

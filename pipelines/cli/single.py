@@ -1,6 +1,7 @@
 """One prompt, one image: `mulosd generate` and `mulosd animate`. All settings are checked before weights load."""
 
 import io
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from mulosd.types import Decoded
 from pipelines.plan.build import check_network
 from pipelines.plan.sweep import DTYPES, parse_override
 
+log = logging.getLogger(__name__)
+
 
 def generate_png(
     out: Path, *, target: str, method: str, prompt: str, seed: int, knobs: Sequence[str], device: str, dtype: str
@@ -30,6 +33,7 @@ def generate_png(
     check_prompts(card, [prompt])
     loaded = load_target(target, device=device, dtype=dtype)
     decoded: Decoded = loaded.decode([prompt], [seed], built)[0]
+    _warn_of_loss(decoded)
     data = io.BytesIO()
     Image.fromarray(decoded.image).save(data, "PNG")
     publish_bytes(out, data.getvalue())
@@ -46,6 +50,7 @@ def animate_gif(
     check_prompts(card, [prompt])
     loaded = load_target(target, device=device, dtype=dtype)
     decoded = loaded.decode([prompt], [seed], built, frames=True)[0]
+    _warn_of_loss(decoded)
 
     def to_image(tokens: np.ndarray) -> np.ndarray:
         # Undecided cells are covered later; any code will do, and the final one keeps the seams invisible.
@@ -54,6 +59,11 @@ def animate_gif(
 
     label = " ".join([method, *knobs])
     return save_animation(out, decoded.frames, to_image, title=f"{label} · {prompt}")
+
+
+def _warn_of_loss(decoded: Decoded) -> None:
+    if decoded.prompt_tokens is not None and decoded.prompt_tokens.loss:
+        log.warning("the prompt was not read whole: %s", decoded.prompt_tokens.loss)
 
 
 def parse_knobs(texts: Sequence[str]) -> dict[str, Any]:

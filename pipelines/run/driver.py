@@ -17,6 +17,7 @@ from typing import Any
 from mulosd.errors import UserError
 from mulosd.methods import knobs_of
 from mulosd.stage.manifest import FileEntry
+from mulosd.types import PromptTokens
 from pipelines.executors.choose import open_executor
 from pipelines.host.provenance import provenance
 from pipelines.host.signals import stop_on_signals
@@ -107,6 +108,7 @@ class _Run:
     failures: list[tuple[str, str, str]] = field(default_factory=list)
     scores_cached: int = 0
     scores_done: int = 0
+    losses: dict[str, dict[str, PromptTokens]] = field(default_factory=dict)  # target -> prompt id -> what was read
     finished: CellsCallback = lambda key: None
     decoded_cells: set[str] = field(default_factory=set)
     scores: dict[str, dict[str, list[str]]] = field(default_factory=dict)
@@ -211,6 +213,8 @@ def _decode(run: _Run, get_executor: Callable[[], Executor]) -> None:
             if not left[outcome.task.cell_key]:
                 run.decoded_cells.add(outcome.task.cell_key)
                 run.show_cells()
+    for target, prompts in run.losses.items():
+        log.warning("%s", _loss_text(target, prompts))
 
 
 def _tell_encoding(run: _Run, done: int, total: int, cached: int, target: str) -> None:
@@ -223,6 +227,8 @@ def _record_chunk(run: _Run, task: DecodeTask, report: ChunkReport) -> None:
     run.cached += kept
     run.decoded += task.chunk.wanted - kept
     run.failures += [(task.label, sample_id, error) for sample_id, error in report.failures]
+    if report.losses:
+        run.losses.setdefault(task.target.target_id, {}).update(report.losses)
     total = run.plan.n_samples
     done = run.cached + run.decoded
     run.progress(Progress("decode", done, total, run.cached, len(run.failures), task.name))
@@ -355,6 +361,21 @@ def _failure_text(run: _Run) -> str:
         f"sweep {sweep.name}: {len(run.failures)} of {run.plan.n_samples} images failed, max_failed allows "
         f"{sweep.max_failed}; the first is {sample_id} of {label} ({error}); fix the cause and run again, "
         "which retries only the failed images."
+    )
+
+
+def _loss_text(target: str, prompts: Mapping[str, PromptTokens]) -> str:
+    """One sentence for all prompts that a target's encoder did not read whole."""
+    counts = {
+        "without a known token": sum(not read.read for read in prompts.values()),
+        "with unknown tokens": sum(read.unknown > 0 for read in prompts.values()),
+        "cut to the encoder's length": sum(read.cut > 0 for read in prompts.values()),
+    }
+    found = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    first, read = min(prompts.items())
+    return (
+        f"{target}: {len(prompts)} prompts were not read whole: {found}; for instance {first} ({read.loss}); "
+        "the stage says it for each image (prompt_tokens, prompt_unknown, prompt_cut)"
     )
 
 

@@ -13,11 +13,13 @@ from typing import Any
 
 from mulosd.errors import DataError, DecodingFailed, UserError
 from mulosd.stage.manifest import FileEntry
-from mulosd.types import Decoded
+from mulosd.types import Decoded, PromptTokens
 from pipelines.plan.cells import Sample
 from pipelines.work.tasks import ChunkReport, ConditionSource, DecodeTask, Target
 
 log = logging.getLogger(__name__)
+
+PROMPT_COLUMNS = ("prompt_tokens", "prompt_unknown", "prompt_cut")  # of a row: the fields of PromptTokens
 
 
 def decode_chunk(task: DecodeTask, target: Target) -> ChunkReport:
@@ -144,28 +146,42 @@ def _decode_together(task: DecodeTask, target: Target, batch: Sequence[Sample]) 
 
     prompts, seeds = [sample.prompt.text for sample in batch], [sample.seed for sample in batch]
     images: Sequence[Decoded | str]
+    staged = task.conditions.rows(batch) if task.conditions else [{}] * len(batch)
+    given = {"condition": _unpacked(staged)} if task.conditions else {}
     try:
-        images = target.decode(prompts, seeds, task.method, **condition_of(task.conditions, batch))
+        images = target.decode(prompts, seeds, task.method, **given)
     except DecodingFailed as error:  # the others are what they would be without the failed ones
         log.warning("%s: %s", task.name, error)
         images = error.results
     if len(images) != len(batch):
         raise RuntimeError(f"the decoder returned {len(images)} images for {len(batch)} prompts")
-    return [
-        sample_row(
-            _staged(s, None, image, len(batch)) if isinstance(image, str) else _staged(s, image, None, len(batch))
-        )
-        for s, image in zip(batch, images, strict=True)
-    ]
+    rows: list[Mapping[str, Any]] = []
+    for sample, image, condition in zip(batch, images, staged, strict=True):
+        decoded, error = (None, image) if isinstance(image, str) else (image, None)
+        row = sample_row(_staged(sample, decoded, error, len(batch)))
+        rows.append({**row, **{name: condition[name] for name in PROMPT_COLUMNS if condition.get(name) is not None}})
+    return rows
 
 
 def condition_of(source: ConditionSource | None, samples: Sequence[Sample]) -> dict[str, Any]:
     """The `condition` argument of `Target.decode` for these samples; {} where the target encodes by itself."""
-    if source is None:
-        return {}
+    return {} if source is None else {"condition": _unpacked(source.rows(samples))}
+
+
+def _unpacked(rows: Sequence[Mapping[str, Any]]) -> Any:
     from mulosd.text.packing import unpack
 
-    return {"condition": unpack(source.rows(samples))}
+    return unpack(rows)
+
+
+def losses_of(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, PromptTokens], ...]:
+    """(prompt id, what was read of it) of the prompts that were not read whole, of the rows that say so."""
+    read = {
+        row["prompt_id"]: PromptTokens(*(row[name] for name in PROMPT_COLUMNS))
+        for row in rows
+        if row["prompt_tokens"] is not None
+    }
+    return tuple((prompt, tokens) for prompt, tokens in read.items() if tokens.loss)
 
 
 def _failed_rows(samples: Sequence[Sample], reason: str) -> list[Mapping[str, Any]]:
@@ -202,7 +218,7 @@ def _publish(task: DecodeTask, rows: Sequence[Mapping[str, Any]], base: str | No
             return _publish(task, rows, base, kept)
         log.warning("%s: another worker has published it meanwhile; keeping that file", task.name)
         rows, entry = theirs, entry_of(theirs, read_bytes(path))
-    return ChunkReport(entry, len(rows) - kept, kept, failures_of(rows))
+    return ChunkReport(entry, len(rows) - kept, kept, failures_of(rows), losses_of(rows))
 
 
 def _staged(sample: Sample, decoded: Decoded | None, error: str | None, batch_images: int) -> Any:
@@ -220,4 +236,5 @@ def _staged(sample: Sample, decoded: Decoded | None, error: str | None, batch_im
         decoded=decoded,
         error=error,
         batch_images=batch_images,
+        prompt_tokens=decoded.prompt_tokens if decoded else None,
     )

@@ -46,6 +46,7 @@ def _encode(task: EncodeTask, encoder: Any, items: Sequence[tuple[str, str, int 
 
 
 def _encode_together(encoder: Any, items: Sequence[tuple[str, str, int | None]]) -> list[dict[str, Any]]:
+    from mulosd.stage.write import prompt_columns
     from mulosd.text.packing import broken_rows, pack
 
     began = time.perf_counter()
@@ -60,5 +61,6 @@ def _encode_together(encoder: Any, items: Sequence[tuple[str, str, int | None]])
             rows.append({**row, "error": "the numbers of the encoder are not finite (NaN or infinite)"})
             continue
         row |= {**packed[b], "padded_ids": encoded.padded_ids[b]}
+        row |= prompt_columns(encoded.tokens[b]) if encoded.tokens else {}
         rows.append({**row, "encode_s": seconds, "batch_prompts": len(items)})
     return rows

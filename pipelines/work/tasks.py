@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 from mulosd.errors import ConfigError
 from mulosd.methods import SamplerKnobs
 from mulosd.stage.manifest import FileEntry
-from mulosd.types import Decoded
+from mulosd.types import Decoded, PromptTokens
 from pipelines.plan.cells import Chunk, Sample
 
 
@@ -130,12 +130,16 @@ class DecodeTask:
 
 @dataclass(frozen=True)
 class ChunkReport:
-    """What became of a chunk: its manifest entry, images decoded and kept, failed samples with their error texts."""
+    """What became of a chunk: its manifest entry, images decoded and kept, failed samples with their error texts.
+
+    losses: (prompt id, what was read of it) of the prompts that the encoder did not read whole.
+    """
 
     entry: FileEntry
     decoded: int
     kept: int
     failures: tuple[tuple[str, str], ...]
+    losses: tuple[tuple[str, PromptTokens], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -3,17 +3,22 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from mulosd.errors import DataError
+from mulosd.files.publish import sha256_hex
 from mulosd.models.condition import Condition
 from mulosd.stage.conditions import condition_entries, read_conditions
+from mulosd.stage.manifest import FileEntry, write_manifest
 from mulosd.stage.prune import Removable
 from mulosd.stage.read import iter_cell, read_table
 from mulosd.stage.verify import verify_store
 from mulosd.text.encoder import Encoded
+from mulosd.types import PromptTokens
 from pipelines.latency.bench import run_bench
 from pipelines.plan.build import build_plan
 from pipelines.run import driver
@@ -259,3 +264,30 @@ def test_features_that_are_not_finite_are_an_error_of_their_prompt(
     failed = {row["prompt"]: row["batch_prompts"] for row in staged(tmp_path) if row["error"]}
     assert failed == {"prompt 3": None, "prompt 7": None}
     assert {row["batch_prompts"] for row in staged(tmp_path) if not row["error"]} == {3, 1}
+
+
+def test_what_was_read_of_a_staged_prompt_is_in_every_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = fakes.FakeEncoder.encode
+
+    def encode(self: fakes.FakeEncoder, prompts: Sequence[str], seeds: Sequence[int]) -> Encoded:
+        read = tuple(PromptTokens(12, cut=int(prompt[-1])) for prompt in prompts)
+        return replace(real(self, prompts, seeds), tokens=read)
+
+    monkeypatch.setattr(fakes.FakeEncoder, "encode", encode)
+    run_sweep(toy_sweep(target="fake-t5", methods=[{"method": "ar"}]), out=tmp_path)
+    assert caplog.text.count("fake-t5: 9 prompts were not read whole: 9 cut to the encoder's length") == 1
+    (cell,) = (tmp_path / "cells").iterdir()
+    rows = [row for chunk in iter_cell(cell) for row in chunk]
+    assert [row["prompt_cut"] for row in rows] == list(range(10))
+    # Conditions of 0.1.0 do not say it.
+    (path,) = folder_of(tmp_path).glob("*.parquet")
+    table = pq.read_table(path).drop_columns(["prompt_tokens", "prompt_unknown", "prompt_cut"])
+    pq.write_table(table, path)
+    data = path.read_bytes()
+    entry = FileEntry(10, len(data), sha256_hex(data), 0, "", "")
+    write_manifest(folder_of(tmp_path), {path.name: entry})
+    run_sweep(toy_sweep(target="fake-t5", methods=[{"method": "zipar"}]), out=tmp_path)
+    cells = list((tmp_path / "cells").iterdir())
+    assert {row["prompt_cut"] for cell in cells for chunk in iter_cell(cell) for row in chunk} == {None, *range(10)}

@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Callable, Iterator
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 
 from mulosd.errors import ConfigError, DataError, EnvironmentProblem, UserError
 from mulosd.files.publish import publish_json, read_json
+from mulosd.methods import SamplerKnobs
 from mulosd.stage.manifest import chunk_path, read_manifest
 from mulosd.stage.read import iter_cell
 from mulosd.stage.verify import verify_store
+from mulosd.types import Decoded, PromptTokens
 from pipelines.executors.local import InProcessExecutor
 from pipelines.plan.build import build_plan
 from pipelines.run import driver
@@ -318,3 +321,29 @@ def test_the_manifest_knows_every_chunk(tmp_path: Path) -> None:
     run_sweep(toy_sweep(), out=tmp_path)
     entries = read_manifest(first_cell(tmp_path))
     assert [(e.rows, e.first) for e in entries.values()] == [(4, "toy/000/0"), (4, "toy/004/0"), (2, "toy/008/0")]
+
+
+READ = {"prompt 2": PromptTokens(0, unknown=3), "prompt 5": PromptTokens(12, unknown=1, cut=4)}
+
+
+def test_prompts_that_are_not_read_whole_are_warned_of_once_and_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = fakes.FakeTarget.one
+
+    def one(self: fakes.FakeTarget, prompt: str, seed: int, method: SamplerKnobs) -> Decoded:
+        return replace(real(self, prompt, seed, method), prompt_tokens=READ.get(prompt, PromptTokens(2)))
+
+    monkeypatch.setattr(fakes.FakeTarget, "one", one)
+    run_sweep(toy_sweep(), out=tmp_path)
+    (text,) = [record.getMessage() for record in caplog.records if "not read whole" in record.getMessage()]
+    assert text.startswith(
+        "fake-a: 2 prompts were not read whole: 1 without a known token, 2 with unknown tokens, 1 cut to the encoder's "
+        "length; for instance 002 (nothing of it is known, 3 unknown)"
+    )
+    rows = [row for cell in sorted((tmp_path / "cells").iterdir()) for rows in iter_cell(cell) for row in rows]
+    found = [(row["prompt_tokens"], row["prompt_unknown"], row["prompt_cut"]) for row in rows]
+    assert found == [astuple(READ.get(row["prompt"], PromptTokens(2))) for row in rows]
+    caplog.clear()
+    run_sweep(toy_sweep(), out=tmp_path)
+    assert "not read whole" not in caplog.text

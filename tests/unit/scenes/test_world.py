@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import json
-import logging
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from evaluators.geneval.rules import RELATIONS, TASKS, relations
 from mulosd.errors import ConfigError
 from mulosd.scenes import vocabulary as voc
 from mulosd.scenes.render import coverage, render
-from mulosd.scenes.words import encode_words
+from mulosd.scenes.words import encode_words, read_words
 from mulosd.scenes.world import (
     HASHED_TAGS,
     SPLITS,
@@ -26,6 +25,7 @@ from mulosd.scenes.world import (
     scene_from_json,
     scene_metadata,
 )
+from mulosd.types import PromptTokens
 
 # Of 60 scenes each: a change here means another world, and with it other weights (vocabulary.WORLD_VERSION).
 FROZEN_SCENES = "7f5dda4fbeb153c504ae7e267bba49c5b247db03297618466e1e55034eb87d2f"
@@ -232,13 +232,28 @@ def test_words_keep_order_plurals_and_case() -> None:
     assert encode_words("a red circle and a blue square") != encode_words("a blue circle and a red square")
 
 
-def test_unknown_words_warn_and_stay(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        assert encode_words("a red giraffe")[-2:] == [voc.WORD_IDS["red"], voc.UNKNOWN_ID]
-    assert "giraffe" in caplog.text
-    caplog.clear()
-    assert encode_words("a red giraffe", warn=False)[-1] == voc.UNKNOWN_ID
-    assert not caplog.text
+@pytest.mark.parametrize(
+    ("caption", "read"),
+    [
+        ("a photo of a red circle", PromptTokens(2)),
+        ("two circles", PromptTokens(3)),  # the plural is a token of its own
+        ("a red giraffe", PromptTokens(1, unknown=1)),
+        ("", PromptTokens(0)),
+        ("кот и 猫", PromptTokens(0, unknown=3)),
+        ("red café", PromptTokens(1, unknown=1)),
+        ("red " * 15 + "giraffe", PromptTokens(12, unknown=1, cut=4)),
+    ],
+)
+def test_what_is_read_of_a_caption(caption: str, read: PromptTokens) -> None:
+    ids, found = read_words(caption)
+    assert found == read
+    assert ids == encode_words(caption)
+    assert len(ids) == voc.MAX_WORDS
+
+
+def test_unknown_words_stay() -> None:
+    assert encode_words("a red giraffe")[-2:] == [voc.WORD_IDS["red"], voc.UNKNOWN_ID]
+    assert encode_words("")[-1] == encode_words("猫")[-1] == voc.UNKNOWN_ID
 
 
 def test_empty_and_long_captions() -> None:

@@ -20,15 +20,18 @@ from mulosd.stage.prune import leftovers
 from mulosd.stage.read import check_unique, iter_cell, read_rows
 from mulosd.stage.repair import repair_cell
 from mulosd.stage.schema import COLUMNS, arrow_schema, rows_digest
-from mulosd.stage.write import entry_of, publish_chunk, write_chunk
+from mulosd.stage.write import entry_of, prompt_columns, publish_chunk, write_chunk
+from mulosd.types import PromptTokens
 from tests.fakes import without_hard_links
 from tests.unit.stage.rows import make_cell, row
+
+PROMPT = ("prompt_tokens", "prompt_unknown", "prompt_cut")
 
 
 def write_v0(cell: Path) -> None:
     """A cell as version 0 wrote it: a latency in every row, no batch_images, no `failed` in the manifest."""
     table = pa.Table.from_pylist([row(i) for i in range(3)], schema=arrow_schema())
-    table = table.drop_columns(["batch_images", "chosen_taus"]).append_column("latency_s", pa.array([0.5] * 3))
+    table = table.drop_columns(["batch_images", "chosen_taus", *PROMPT]).append_column("latency_s", pa.array([0.5] * 3))
     table = table.replace_schema_metadata({"mulosd.schema": "0"})
     path = chunk_path(cell, 0)
     path.parent.mkdir(parents=True)
@@ -64,8 +67,9 @@ def test_version_0_is_read_verified_and_exported_as_todays(tmp_path: Path) -> No
 
 def test_version_1_proves_itself_is_read_and_lies_beside_todays(tmp_path: Path) -> None:
     """A run continues such a cell: old chunks without chosen taus, new ones with them, one manifest."""
-    old = [{name: value for name, value in row(i).items() if name != "chosen_taus"} for i in range(3)]
-    table = pa.Table.from_pylist(old, schema=arrow_schema().remove(arrow_schema().names.index("chosen_taus")))
+    later = ("chosen_taus", *PROMPT)
+    old = [{name: value for name, value in row(i).items() if name not in later} for i in range(3)]
+    table = pa.Table.from_pylist(old, schema=pa.schema([f for f in arrow_schema() if f.name not in later]))
     names = table.column_names
     proof = {"mulosd.cell": "c", "mulosd.rows_sha256": rows_digest(table.to_pylist(), names)}
     cell = tmp_path / "cells" / "c"
@@ -90,9 +94,21 @@ def test_version_1_proves_itself_is_read_and_lies_beside_todays(tmp_path: Path) 
         verify.check_proof(path.read_bytes(), path, "c")
 
 
-@pytest.mark.parametrize("version", ["3", "-1", "one"])
+def test_version_2_says_nothing_of_what_was_read(tmp_path: Path) -> None:
+    table = pa.Table.from_pylist([row(0)], schema=arrow_schema()).drop_columns(list(PROMPT))
+    path = tmp_path / "chunk.parquet"
+    pq.write_table(table.replace_schema_metadata({"mulosd.schema": "2"}), path, write_page_checksum=True)
+    (old,) = read_rows(path)
+    assert old == {**row(0), **dict.fromkeys(PROMPT)}
+    new = {**row(0), **prompt_columns(PromptTokens(3, 2, 1))}
+    write_chunk(tmp_path / "new.parquet", [new])
+    assert read_rows(tmp_path / "new.parquet") == [new]
+    assert [new[name] for name in PROMPT] == [3, 2, 1]
+
+
+@pytest.mark.parametrize("version", ["4", "-1", "one"])
 def test_a_newer_format_is_refused(version: str) -> None:
-    with pytest.raises(DataError, match="this program reads 0 to 2"):
+    with pytest.raises(DataError, match="this program reads 0 to 3"):
         version_of(pa.schema([], metadata={"mulosd.schema": version}), Path("c.parquet"))
 
 

@@ -21,6 +21,7 @@ from mulosd.text.caption_clean import clean
 from mulosd.text.packing import pack, unpack
 from mulosd.text.t5 import T5, left_padded
 from mulosd.text.tar_llm import TarLLM
+from mulosd.types import PromptTokens
 from tests.unit.text import folders
 
 PROMPTS = ["A Red circle, of blue", "two", "a photo of two blue squares of a red circle of a photo"]
@@ -102,6 +103,24 @@ def test_t5_features_lie_on_the_left_of_nothing(t5: T5) -> None:
 def test_t5_reads_cleaned_captions(t5: T5) -> None:
     one, other = (t5.encode([text], [0]).condition for text in ("A Red (circle)", "a red circle"))
     assert torch.equal(one.values, other.values)
+
+
+@pytest.mark.parametrize(
+    ("caption", "read"),
+    [
+        ("a red circle", PromptTokens(3)),
+        ("кот", PromptTokens(0, unknown=1)),  # no token of the vocabulary
+        ("猫", PromptTokens(0)),  # which the cleaning takes away
+        ("", PromptTokens(0)),
+        ("red " * 20, PromptTokens(11, cut=9)),  # 12 tokens with the end token
+    ],
+)
+def test_t5_says_what_it_read(t5: T5, caption: str, read: PromptTokens) -> None:
+    assert t5.encode(["a red circle", caption], [0, 0]).tokens == (PromptTokens(3), read)
+
+
+def test_tar_reads_every_text(tar: TarLLM) -> None:
+    assert tar.encode(["a", "кот"], [1, 2]).tokens == (PromptTokens(1), PromptTokens(6))  # bytes
 
 
 def test_tar_draws_the_same_ids_in_any_batch(tar: TarLLM) -> None:
