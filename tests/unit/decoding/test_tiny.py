@@ -3,16 +3,11 @@
 import numpy as np
 import pytest
 
-from mulosd.families.card import family_folder
 from mulosd.methods import AR, DraftOnly, MuLoSD, SamplerKnobs, ZipAR
 from mulosd.targets import load_target
 from mulosd.targets.target import Target
 
 PROMPTS = ["a photo of a striped red circle", "a photo of two blue squares"]
-
-pytestmark = pytest.mark.skipif(
-    not (family_folder("tiny") / "card.json").is_file(), reason="the tiny family's weights are not there yet"
-)
 
 
 @pytest.fixture(scope="module")

@@ -9,17 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from mulosd.families.card import family_folder
 from mulosd.scenes.world import sample_scenes
 from mulosd.targets import load_target
 from mulosd.targets.target import Target
 from mulosd.training.gpt import scene_codes
 from mulosd.upsample import build_upsampler
 from tests.unit.upsample.test_upsample import PIXEL_SPACE
-
-pytestmark = pytest.mark.skipif(
-    not (family_folder("tiny") / "card.json").is_file(), reason="the tiny family's weights are not there yet"
-)
 
 GRID = 8
 RATIO = 2
