@@ -104,7 +104,7 @@ def test_a_password_is_not_kept(store: Path, dead_uri: str) -> None:
     uri = dead_uri.replace("http://", "http://me:secret@")
     assert track_sweep(rows(), meta(store), store_dir=store, tracking_uri=uri) is None
     assert "secret" not in (store / "outbox" / "sweep1.jsonl").read_text()
-    with pytest.raises(ConfigError, match="passwords are not kept"):
+    with pytest.raises(ConfigError, match="passwords are never stored"):
         list(sync(store))
 
 
@@ -184,7 +184,7 @@ def test_a_long_note_keeps_whole_links() -> None:
 def test_the_ui_opens_the_right_store_on_loopback(tmp_path: Path, dead_uri: str) -> None:
     with pytest.raises(ValueError, match="does not exist"):
         serve(tmp_path, port=5000)
-    with pytest.raises(ConfigError, match="is a server already"):
+    with pytest.raises(ConfigError, match="is already a server"):
         server_command(tmp_path, port=5000, tracking_uri=dead_uri)
     (tmp_path / "mlflow.db").write_text("")
     command = server_command(tmp_path, port=5001)
