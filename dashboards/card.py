@@ -8,11 +8,11 @@ from typing import Any
 
 from dashboards.markdown import markdown_table
 from dashboards.numbers import DASH
+from mulosd.types import GENEVAL_TASKS
 
 Card = Mapping[str, Any]
 Entry = Mapping[str, Any]
 
-TASKS = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
 MEASURE = "mulosd measure {family} --out DIR"
 
 _INTRO = """\
@@ -132,7 +132,7 @@ def _gate_number(entry: Entry) -> str:
 
 def _vq(summaries: Card) -> str:
     rows = [[f"`{target}`", number(s["psnr"], 2), *_numbers(s)] for target, s in summaries.items()]
-    return markdown_table(("target", "PSNR (dB)", "GenEval", *TASKS, "detail", "n"), rows) + "\n"
+    return markdown_table(("target", "PSNR (dB)", "GenEval", *GENEVAL_TASKS, "detail", "n"), rows) + "\n"
 
 
 def _scored(by_target: Card) -> str:
@@ -141,7 +141,7 @@ def _scored(by_target: Card) -> str:
         for target, cells in by_target.items()
         for name, summary in cells.items()
     ]
-    return markdown_table(("target", "method", "GenEval", *TASKS, "detail", "n"), rows) + "\n"
+    return markdown_table(("target", "method", "GenEval", *GENEVAL_TASKS, "detail", "n"), rows) + "\n"
 
 
 def _heldout(by_target: Card) -> str:
@@ -189,6 +189,6 @@ def _provenance(facts: Card) -> str:
 
 
 def _numbers(summary: Card) -> list[str]:
-    tasks = [number(summary[f"geneval/{task}"]) if f"geneval/{task}" in summary else DASH for task in TASKS]
+    tasks = [number(summary[f"geneval/{task}"]) if f"geneval/{task}" in summary else DASH for task in GENEVAL_TASKS]
     overall = summary["geneval/overall"]
     return [number(overall), *tasks, number(summary["detail/accuracy"]), str(overall["n"])]

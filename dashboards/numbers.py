@@ -2,6 +2,7 @@
 
 DASH = "–"  # an unavailable value
 MINUS = "−"
+NOT_A_KNOB = "n/a"  # a setting that this cell does not have
 
 
 def fixed(value: float, digits: int, *, signed: bool = False) -> str:

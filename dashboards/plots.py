@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dashboards.drawing import literal
 from dashboards.table import CONTROLS, Column, Estimate, Table, TableRow
 from mulosd.errors import DataError
-from mulosd.files.pin import short_name
+from mulosd.files.pin import label_of
 from mulosd.files.publish import publish_bytes
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _is_numeric(settings: Sequence[Knobs], key: str) -> bool:
 
 
 def _text(name: str, knobs: Knobs) -> str:
-    return " ".join([name, *(f"{key}={short_name(value)}" for key, value in knobs.items())]).strip()
+    return label_of(name, knobs=knobs.items()).strip()
 
 
 def _value(row: TableRow, key: str) -> float | None:

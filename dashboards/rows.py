@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from mulosd.files.pin import short_name
+from mulosd.files.pin import label_of
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class CellRow:
     @property
     def label(self) -> str:
         """`mulosd tau=0.2 radius=1`: the method and its non-default knobs."""
-        return " ".join([self.method, *(f"{k}={short_name(v)}" for k, v in sorted(self.knobs.items()))])
+        return label_of(self.method, knobs=sorted(self.knobs.items()))
 
     @property
     def judges_a_draft(self) -> bool:

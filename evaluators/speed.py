@@ -12,9 +12,7 @@ from evaluators.state import Record, SampleState, state_of
 from evaluators.statistics.intervals import bootstrap_mean, describe_bootstrap, ratio_of_totals
 from evaluators.types import Metric, Row
 from mulosd.errors import DataError
-from mulosd.types import COUNTERS
-
-FORWARD_KINDS = ("draft", "verify", "resample", "refresh")
+from mulosd.types import COUNTERS, FORWARD_KINDS
 
 Scores = Mapping[str, float]
 Direction = Literal["higher", "lower", "none"]

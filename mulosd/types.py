@@ -15,6 +15,8 @@ STATUS_REJECTED = 1
 STATUS_EXPANDED = 2
 STATUS_SAMPLED = 3  # methods without a draft: every token is sampled by the target
 
+GENEVAL_TASKS = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -87,14 +89,13 @@ class DecodeStats:
     @property
     def forwards(self) -> int:
         """All forwards of both models."""
-        return self.forwards_draft + self.forwards_verify + self.forwards_resample + self.forwards_refresh
+        return sum(int(getattr(self, name)) for name in FORWARD_COUNTERS)
 
 
+FORWARD_KINDS = ("draft", "verify", "resample", "refresh")
+FORWARD_COUNTERS = tuple(f"forwards_{kind}" for kind in FORWARD_KINDS)
 COUNTERS = (
-    "forwards_draft",
-    "forwards_verify",
-    "forwards_resample",
-    "forwards_refresh",
+    *FORWARD_COUNTERS,
     "tokens_fed",
     "drafted",
     "accepted",

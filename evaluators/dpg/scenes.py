@@ -26,7 +26,7 @@ MAX_TONE_DISTANCE = 40.0
 _RIM = 1.0 / 32.0  # of the side: how far an object's blurred outline may reach beyond its mask
 
 _COUNTS = {word: count for count, word in voc.COUNT_WORDS.items()}
-_SINGULARS = {shape + ("es" if shape.endswith("s") else "s"): shape for shape in voc.SHAPES}
+_SINGULARS = {voc.plural(shape): shape for shape in voc.SHAPES}
 
 
 @dataclass(frozen=True)

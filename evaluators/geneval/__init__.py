@@ -1,12 +1,11 @@
 """GenEval: upstream's rules over any detector, and the evaluator that aggregates them."""
 
 from evaluators.geneval.evaluator import GenEvalEvaluator, image_rows, paired_overall_difference
-from evaluators.geneval.rules import RELATIONS, TASKS, Thresholds, Verdict, judge, relations, select_instances
+from evaluators.geneval.rules import RELATIONS, Thresholds, Verdict, judge, relations, select_instances
 from evaluators.geneval.types import ColorClassifier, Detection, Detector, PatternDetector
 
 __all__ = [
     "RELATIONS",
-    "TASKS",
     "ColorClassifier",
     "Detection",
     "Detector",

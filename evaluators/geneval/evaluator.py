@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evaluators.geneval.rules import TASKS, Thresholds, judge, select_instances
+from evaluators.geneval.rules import Thresholds, judge, select_instances
 from evaluators.geneval.types import ColorClassifier, Detection, Detector
 from evaluators.images import MissingImage, row_image, row_metadata
 from evaluators.state import Record, SampleState, state_of
@@ -23,6 +23,7 @@ from evaluators.statistics.intervals import (
 )
 from evaluators.types import Metric, Row
 from mulosd.errors import DataError
+from mulosd.types import GENEVAL_TASKS
 
 Scores = Mapping[str, float]
 
@@ -77,13 +78,13 @@ class GenEvalEvaluator:
     def finalize(self, state: SampleState) -> list[Metric]:
         """geneval/overall, one accuracy per task, geneval/image_mean, geneval/prompt_any."""
         every = state.records
-        tasks = {task: {k: r for k, r in every.items() if r["tag"] == task} for task in TASKS}
-        absent = [task for task in TASKS if not _scores(tasks[task])]
+        tasks = {task: {k: r for k, r in every.items() if r["tag"] == task} for task in GENEVAL_TASKS}
+        absent = [task for task in GENEVAL_TASKS if not _scores(tasks[task])]
         incomplete = f"no scored image of {', '.join(absent)}; overall is the mean of all six tasks" if absent else ""
         null = _unjudged(every)
         return [
             self._metric("overall", every, null or incomplete, mean_of_tasks=True),
-            *(self._metric(t, tasks[t], _unjudged(tasks[t]) if tasks[t] else null) for t in TASKS),
+            *(self._metric(t, tasks[t], _unjudged(tasks[t]) if tasks[t] else null) for t in GENEVAL_TASKS),
             self._metric("image_mean", every, null),
             self._metric("prompt_any", every, null, any_of=True),
         ]
@@ -119,7 +120,7 @@ class GenEvalEvaluator:
         return {**record, "status": "scored", **verdict._asdict(), "details": json.dumps(details)}
 
     def _unjudgeable(self, metadata: Mapping[str, Any]) -> str:
-        if metadata.get("tag") not in TASKS:
+        if metadata.get("tag") not in GENEVAL_TASKS:
             return "the prompt carries no GenEval tag"
         clauses = [*metadata.get("include", ()), *metadata.get("exclude", ())]
         unknown = [c["class"] for c in clauses if c["class"] not in self._detector.classes]
@@ -162,9 +163,9 @@ def paired_overall_difference(a: Mapping[str, Scores], b: Mapping[str, Scores]) 
 
     a, b: task -> `per_sample` of the metric `geneval/<task>`. Raises DataError when a task has no shared image.
     """
-    flat = [{key: value for task in TASKS for key, value in side.get(task, {}).items()} for side in (a, b)]
-    tags = {key: task for task in TASKS for key in a.get(task, {}).keys() & b.get(task, {}).keys()}
-    absent = sorted(set(TASKS) - set(tags.values()))
+    flat = [{key: value for task in GENEVAL_TASKS for key, value in side.get(task, {}).items()} for side in (a, b)]
+    tags = {key: task for task in GENEVAL_TASKS for key in a.get(task, {}).keys() & b.get(task, {}).keys()}
+    absent = sorted(set(GENEVAL_TASKS) - set(tags.values()))
     if absent:
         raise DataError(f"no image of {', '.join(absent)} is scored on both sides; overall needs all six tasks.")
     return paired_difference(flat[0], flat[1], strata=tags)

@@ -13,7 +13,6 @@ import numpy as np
 from evaluators.geneval.types import Detection
 from mulosd.errors import ConfigError
 
-TASKS = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
 RELATIONS = ("left of", "right of", "above", "below")
 
 # A shrunk offset below this many pixels on both axes holds no relation.

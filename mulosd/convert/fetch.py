@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mulosd.convert.folder import RECORD, is_kept
-from mulosd.errors import ConfigError, DataError, EnvironmentProblem, unknown_name
+from mulosd.errors import ConfigError, DataError, EnvironmentProblem, first_line, unknown_name
 from mulosd.families.card import read_card as read_family_file
 from mulosd.families.card import released_families, weights_folder
 from mulosd.files.publish import file_sha256, publish_bytes
@@ -164,7 +164,6 @@ class _Explained:
                 f"{self.what} cannot be written ({error.strerror}); free some space or choose another --out folder."
             ) from error
         if isinstance(error, TransportError | OSError):
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise EnvironmentProblem(
-                f"{self.what}: the hub could not be reached ({reason}); the same command resumes."
+                f"{self.what}: the hub could not be reached ({first_line(error)}); the same command resumes."
             ) from error

@@ -5,6 +5,7 @@ that a key can hold the content in place of the path.
 """
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from mulosd.errors import DataError
@@ -52,3 +53,8 @@ def short_name(value: object) -> object:
         return value
     path, digest = found.groups()
     return f"sha256:{digest[:8]}" if path is None else f"{Path(path).name}@{digest[:8]}"
+
+
+def label_of(*names: str, knobs: Iterable[tuple[str, object]]) -> str:
+    """`tiny-mid mulosd tau=0.2 radius=1`: names, then knobs as given; of a pinned file its short name."""
+    return " ".join([*names, *(f"{key}={short_name(value)}" for key, value in knobs)])

@@ -10,10 +10,10 @@ from typing import Any
 
 from mulosd.prompts.base import check_keys, whole_number
 from mulosd.scenes.dense import sample_dense_scenes
-from mulosd.scenes.vocabulary import COUNT_WORDS
+from mulosd.scenes.vocabulary import COUNT_WORDS, plural
 
 # The words and relations of the frozen captions, so that questions cannot disagree with them.
-from mulosd.scenes.world import Scene, SceneObject, _plural, _relation
+from mulosd.scenes.world import Scene, SceneObject, relation
 from mulosd.types import Prompt
 
 KEYS = ("split", "count", "seed")
@@ -62,10 +62,10 @@ class _Questions:
 
 def _ask_about_many(questions: _Questions, objects: Sequence[SceneObject]) -> None:
     shape, color, count = objects[0].shape, objects[0].color, len(objects)
-    plural = _plural(shape)
-    entity = questions.ask([], f"entity - whole ({plural})", f"Are there {plural}?")
-    questions.ask([entity], f"other - count ({plural}, =={count})", f"Are there {COUNT_WORDS[count]} {plural}?")
-    questions.ask([entity], f"attribute - color ({plural}, {color})", f"Are the {plural} {color}?")
+    shapes = plural(shape)
+    entity = questions.ask([], f"entity - whole ({shapes})", f"Are there {shapes}?")
+    questions.ask([entity], f"other - count ({shapes}, =={count})", f"Are there {COUNT_WORDS[count]} {shapes}?")
+    questions.ask([entity], f"attribute - color ({shapes}, {color})", f"Are the {shapes} {color}?")
 
 
 def _ask_about_each(questions: _Questions, objects: Sequence[SceneObject]) -> None:
@@ -79,9 +79,9 @@ def _ask_about_each(questions: _Questions, objects: Sequence[SceneObject]) -> No
             questions.ask([entity], label, f"Is the {one.shape} {one.pattern}?")
     if len(objects) == 2:
         a, b = objects
-        relation = _relation(a, b)
-        label = f"relation - spatial ({a.shape}, {b.shape}, {relation})"
-        questions.ask(entities, label, f"Is the {a.shape} {relation} the {b.shape}?")
+        side = relation(a, b)
+        label = f"relation - spatial ({a.shape}, {b.shape}, {side})"
+        questions.ask(entities, label, f"Is the {a.shape} {side} the {b.shape}?")
 
 
 def _clause(one: SceneObject) -> dict[str, Any]:

@@ -13,10 +13,10 @@ import numpy as np
 from mulosd.errors import DataError, EnvironmentProblem
 from mulosd.files.reading import parse_json
 from mulosd.prompts.base import check_keys, read_lines, required_path
-from mulosd.types import Prompt
+from mulosd.scenes.vocabulary import plural
+from mulosd.types import GENEVAL_TASKS, Prompt
 
 WHAT = "GenEval's evaluation_metadata.jsonl"
-TASKS = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
 COLORS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white")
 RELATIONS = ("left of", "right of", "above", "below")
 NUMBERS = ("zero", "one", "two", "three", "four")
@@ -118,8 +118,7 @@ def _counting(rng: np.random.Generator, num: int) -> Iterator[Row]:
     for _ in range(num):
         name = OBJECTS[rng.choice(len(OBJECTS))]
         count = int(rng.integers(2, 4, endpoint=True))
-        plural = name + ("es" if name.endswith("s") else "s")
-        row = _row("counting", [_clause(name, count)], f"a photo of {NUMBERS[count]} {plural}")
+        row = _row("counting", [_clause(name, count)], f"a photo of {NUMBERS[count]} {plural(name)}")
         yield {
             "tag": row["tag"],
             "include": row["include"],
@@ -186,8 +185,8 @@ def _row_problem(row: Any) -> str:
     unknown = sorted(set(row) - set(_TOP_KEYS))
     if unknown:
         return f"unknown key {unknown[0]!r}, allowed are {', '.join(_TOP_KEYS)}"
-    if row.get("tag") not in TASKS:
-        return f"tag = {row.get('tag')!r} is unknown, allowed are {', '.join(TASKS)}"
+    if row.get("tag") not in GENEVAL_TASKS:
+        return f"tag = {row.get('tag')!r} is unknown, allowed are {', '.join(GENEVAL_TASKS)}"
     if not isinstance(row.get("prompt"), str) or not row["prompt"].strip():
         return f"prompt = {row.get('prompt')!r} must be a string"
     include, exclude = row.get("include"), row.get("exclude", [])

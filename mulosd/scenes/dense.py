@@ -9,7 +9,7 @@ import numpy as np
 
 from mulosd.errors import ConfigError, unknown_name
 from mulosd.scenes import vocabulary as voc
-from mulosd.scenes.world import HASHED_TAGS, Scene, _is_eval_caption, _sample
+from mulosd.scenes.world import HASHED_TAGS, Scene, is_eval_caption, sample_scene
 
 SPLITS = ("val", "test")
 
@@ -38,8 +38,8 @@ def sample_dense_scenes(split: str, count: int, seed: int) -> list[Scene]:
     captions: set[str] = set()
     while len(scenes) < count:
         tag = FORMS[len(scenes) % len(FORMS)]
-        scene = _sample(rng, tag, dense=True, heldout=False)
-        if scene.caption in captions or (tag in HASHED_TAGS and not _is_eval_caption(scene.caption)):
+        scene = sample_scene(rng, tag, dense=True, heldout=False)
+        if scene.caption in captions or (tag in HASHED_TAGS and not is_eval_caption(scene.caption)):
             continue
         captions.add(scene.caption)
         scenes.append(scene)

@@ -37,8 +37,6 @@ COUNT_WORDS = {2: "two", 3: "three", 4: "four"}
 # (shape, colour) pairs never drawn for training; reported apart.
 HELD_OUT = frozenset({("triangle", "purple"), ("cross", "yellow"), ("square", "green")})
 
-TAGS = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
-
 # Words that carry no information for a scene; the tokenizer drops them silently.
 SILENT_WORDS = frozenset({"a", "an", "the", "photo", "of", "on", "in", "is", "with"})
 
@@ -60,3 +58,8 @@ PAD_ID, NULL_ID, UNKNOWN_ID = 0, 1, 2
 WORD_IDS = {word: index + 3 for index, word in enumerate(WORDS)}
 NUM_WORD_IDS = len(WORDS) + 3
 MAX_WORDS = 12
+
+
+def plural(noun: str) -> str:
+    """`circles`, `crosses`."""
+    return noun + ("es" if noun.endswith("s") else "s")

@@ -5,7 +5,7 @@ import re
 from mulosd.scenes import vocabulary as voc
 from mulosd.types import PromptTokens
 
-_PLURALS = {shape + ("es" if shape.endswith("s") else "s"): shape for shape in voc.SHAPES}
+_PLURALS = {voc.plural(shape): shape for shape in voc.SHAPES}
 
 
 def encode_words(caption: str) -> list[int]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from mulosd.errors import ConfigError, unknown_name
 from mulosd.scenes import vocabulary as voc
+from mulosd.types import GENEVAL_TASKS
 
 SPLITS = ("val", "test", "heldout")
 HASHED_TAGS = frozenset({"two_object", "position", "color_attr"})
@@ -58,17 +59,17 @@ def scene_from_json(data: dict[str, Any]) -> Scene:
 def sample_training_scene(rng: np.random.Generator) -> Scene:
     """A scene for training: trained (shape, colour) pairs and captions outside the evaluation bucket."""
     while True:
-        tag = voc.TAGS[rng.choice(6, p=(0.10, 0.18, 0.16, 0.12, 0.20, 0.24))]
-        scene = _sample(rng, tag, dense=bool(rng.random() < DENSE_SHARE), heldout=False)
-        if tag not in HASHED_TAGS or not _is_eval_caption(scene.caption):
+        tag = GENEVAL_TASKS[rng.choice(6, p=(0.10, 0.18, 0.16, 0.12, 0.20, 0.24))]
+        scene = sample_scene(rng, tag, dense=bool(rng.random() < DENSE_SHARE), heldout=False)
+        if tag not in HASHED_TAGS or not is_eval_caption(scene.caption):
             return scene
 
 
 def sample_eval_scene(rng: np.random.Generator, tag: str, *, heldout: bool) -> Scene:
     """A scene with a caption in the exact task form; `heldout`: at least one held-out pair is named."""
     while True:
-        scene = _sample(rng, tag, dense=False, heldout=heldout)
-        if tag not in HASHED_TAGS or _is_eval_caption(scene.caption):
+        scene = sample_scene(rng, tag, dense=False, heldout=heldout)
+        if tag not in HASHED_TAGS or is_eval_caption(scene.caption):
             return scene
 
 
@@ -79,7 +80,7 @@ def sample_scenes(split: str, count: int, seed: int) -> list[Scene]:
     if count < 1:
         raise ConfigError(f"scenes count = {count} is too small; give at least 1.")
     rng = np.random.default_rng([SPLITS.index(split), seed])
-    tags = ("colors", "color_attr") if split == "heldout" else voc.TAGS
+    tags = ("colors", "color_attr") if split == "heldout" else GENEVAL_TASKS
     return [sample_eval_scene(rng, tags[i % len(tags)], heldout=split == "heldout") for i in range(count)]
 
 
@@ -99,7 +100,7 @@ def scene_metadata(scene: Scene) -> dict[str, Any]:
     named_color = scene.tag in ("colors", "color_attr")
     clauses = [_clause(obj, named_color) for obj in objects]
     if scene.tag == "position":
-        clauses = [clauses[1], {**clauses[0], "position": [_relation(objects[0], objects[1]), 0]}]
+        clauses = [clauses[1], {**clauses[0], "position": [relation(objects[0], objects[1]), 0]}]
     return {"tag": scene.tag, "include": clauses, "scene": scene.to_json()}
 
 
@@ -112,11 +113,14 @@ def _clause(obj: SceneObject, named_color: bool) -> dict[str, Any]:
     return clause
 
 
-def _is_eval_caption(caption: str) -> bool:
+def is_eval_caption(caption: str) -> bool:
+    """Whether a caption is in the hash bucket that training never shows."""
     return hashlib.sha256(caption.encode()).digest()[0] % EVAL_BUCKETS == 0
 
 
-def _sample(rng: np.random.Generator, tag: str, *, dense: bool, heldout: bool) -> Scene:
+def sample_scene(rng: np.random.Generator, tag: str, *, dense: bool, heldout: bool) -> Scene:
+    """A scene of the task `tag` with any caption; dense: the caption names everything; heldout: as of
+    `sample_eval_scene`."""
     background = tuple(voc.BACKGROUNDS)[rng.integers(len(voc.BACKGROUNDS))]
     if tag == "counting":
         objects = _count_layout(rng, int(rng.integers(2, 5)))
@@ -177,7 +181,8 @@ def _count_layout(rng: np.random.Generator, count: int) -> tuple[SceneObject, ..
     return tuple(objects)
 
 
-def _relation(a: SceneObject, b: SceneObject) -> str:
+def relation(a: SceneObject, b: SceneObject) -> str:
+    """Where `a` is seen from `b`, by the larger distance of their centres."""
     dx, dy = a.cx - b.cx, a.cy - b.cy
     if abs(dx) >= abs(dy):
         return "left of" if dx < 0 else "right of"
@@ -189,25 +194,21 @@ def _noun(obj: SceneObject, *, color: bool) -> str:
     return "a " + " ".join(word for word in words if word)
 
 
-def _plural(noun: str) -> str:
-    return noun + ("es" if noun.endswith("s") else "s")
-
-
 def _short_caption(tag: str, objects: tuple[SceneObject, ...]) -> str:
     color = tag in ("colors", "color_attr")
     if tag == "counting":
-        return f"a photo of {voc.COUNT_WORDS[len(objects)]} {_plural(objects[0].shape)}"
+        return f"a photo of {voc.COUNT_WORDS[len(objects)]} {voc.plural(objects[0].shape)}"
     if len(objects) == 1:
         return f"a photo of {_noun(objects[0], color=color)}"
-    link = _relation(*objects) if tag == "position" else "and"
+    link = relation(*objects) if tag == "position" else "and"
     return f"a photo of {_noun(objects[0], color=color)} {link} {_noun(objects[1], color=color)}"
 
 
 def _dense_caption(tag: str, objects: tuple[SceneObject, ...], background: str) -> str:
     if tag == "counting":
-        body = f"{voc.COUNT_WORDS[len(objects)]} {objects[0].color} {_plural(objects[0].shape)}"
+        body = f"{voc.COUNT_WORDS[len(objects)]} {objects[0].color} {voc.plural(objects[0].shape)}"
     elif len(objects) == 1:
         body = _noun(objects[0], color=True)
     else:
-        body = f"{_noun(objects[0], color=True)} {_relation(*objects)} {_noun(objects[1], color=True)}"
+        body = f"{_noun(objects[0], color=True)} {relation(*objects)} {_noun(objects[1], color=True)}"
     return f"a photo of {body} on a {background} background"

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mulosd.errors import DataError
+from mulosd.errors import DataError, first_line
 from mulosd.stage.manifest import SCHEMA_VERSION, chunk_path, read_manifest
 from mulosd.stage.migrate import upgrade, version_of
 
@@ -54,8 +54,7 @@ def table_of(data: bytes, path: Path, *, columns: Sequence[str] | None = None) -
     except DataError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"{path} is a damaged Parquet file ({reason}); {_REPAIR}.") from error
+        raise DataError(f"{path} is a damaged Parquet file ({first_line(error)}); {_REPAIR}.") from error
 
 
 def proof_of(data: bytes) -> dict[str, str]:
@@ -75,7 +74,7 @@ def read_table(path: Path) -> list[dict[str, Any]]:
     try:
         rows: list[dict[str, Any]] = pq.ParquetFile(path, page_checksum_verification=True).read().to_pylist()
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path} is missing or damaged ({str(error).splitlines()[0]}); run the bench again.") from error
+        raise DataError(f"{path} is missing or damaged ({first_line(error)}); run the bench again.") from error
     return rows
 
 

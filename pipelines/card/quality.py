@@ -11,10 +11,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evaluators.geneval import TASKS
 from evaluators.statistics import intervals as statistics
 from evaluators.statistics.intervals import Estimate
 from mulosd.errors import DataError
+from mulosd.types import GENEVAL_TASKS
 
 Values = Mapping[str, float]
 Metrics = Mapping[str, Mapping[str, Any]]
@@ -38,7 +38,7 @@ def summarise(metrics: Metrics, captions: Mapping[str, str] | None = None) -> Su
     metrics: metric name -> JSON form of a Metric. captions: sample_id -> caption, the clusters of the intervals; None
     keeps one cluster per sample (reconstructions, which no caption takes part in). Tasks without an image are left out.
     """
-    tasks = {task: metrics[f"geneval/{task}"] for task in TASKS if metrics[f"geneval/{task}"]["n"]}
+    tasks = {task: metrics[f"geneval/{task}"] for task in GENEVAL_TASKS if metrics[f"geneval/{task}"]["n"]}
     every = {key: value for task in tasks.values() for key, value in task["per_sample"].items()}
     tags = {key: name for name, task in tasks.items() for key in task["per_sample"]}
     return {

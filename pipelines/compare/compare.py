@@ -13,11 +13,12 @@ from typing import Any
 
 from dashboards.rows import CellRow
 from dashboards.table import COLUMNS, Column, Comparison, Estimate, prompts_of
-from evaluators.geneval import TASKS, paired_overall_difference
+from evaluators.geneval import paired_overall_difference
 from evaluators.statistics import intervals as statistics
 from evaluators.statistics.paired_tests import limits_where_all_agree
 from mulosd.errors import DataError
 from mulosd.methods import DRAFT_KNOBS, SAMPLER_KNOBS
+from mulosd.types import FORWARD_COUNTERS, GENEVAL_TASKS
 
 OVERALL = "geneval/overall"
 DETAIL = "detail/accuracy"
@@ -25,7 +26,6 @@ DPG = "dpg/overall"
 # What can be marked best: means over samples that rows share. Recall is a mean over references judged by each row's own
 # manifold, and distances of distributions are no means at all.
 MARKED = ("forwards", "geneval", "dpg", "detail", "precision_effnet")
-FORWARD_COUNTERS = ("forwards_draft", "forwards_verify", "forwards_resample", "forwards_refresh")
 NON_INFERIORITY_MARGIN = 0.05  # GenEval overall: the largest loss against ar that still counts as none
 
 Values = Mapping[str, float]
@@ -123,7 +123,7 @@ def _per_sample(row: CellRow, metric: str) -> Values:
 
 
 def _by_task(row: CellRow) -> dict[str, Values]:
-    found = {task: _per_sample(row, f"geneval/{task}") for task in TASKS}
+    found = {task: _per_sample(row, f"geneval/{task}") for task in GENEVAL_TASKS}
     return {task: values for task, values in found.items() if values}
 
 

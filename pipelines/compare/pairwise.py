@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from dashboards.numbers import NOT_A_KNOB
 from dashboards.pair import Change, Pair, PairMetric, Setting
 from dashboards.rows import CellRow, Picture
 from dashboards.table import Direction, Estimate
-from evaluators.geneval import TASKS, paired_overall_difference
+from evaluators.geneval import paired_overall_difference
 from evaluators.statistics import intervals as statistics
 from evaluators.statistics import paired_tests
 from evaluators.statistics.paired_tests import PairedTest, Wins
@@ -21,6 +22,7 @@ from mulosd.errors import DataError, UserError, unknown_name
 from mulosd.families.card import load_card
 from mulosd.families.encoder_facts import conditions_are_greedy
 from mulosd.methods import METHODS, all_knobs, configure
+from mulosd.types import GENEVAL_TASKS
 from pipelines.compare.compare import DETAIL, NON_INFERIORITY_MARGIN, OVERALL, forwards_of
 from pipelines.compare.pair_inputs import Side
 from pipelines.store.results import pictures
@@ -31,7 +33,6 @@ FORWARDS = "speed/forwards_per_image"
 CHANGE_METRICS = (OVERALL, DETAIL)
 # Copies of what other metrics say.
 SKIPPED = ("geneval/image_mean", "geneval/prompt_any", "speed/step_ratio")
-NOT_A_KNOB = "n/a"
 
 Values = Mapping[str, float]
 Metrics = Mapping[str, Mapping[str, Any]]
@@ -217,7 +218,7 @@ def _judged(name: str, gap: statistics.Estimate, direction: Direction, baseline:
 
 
 def _by_task(metrics: Metrics) -> dict[str, Values]:
-    found = {task: metrics.get(f"geneval/{task}", {}).get("per_sample") or {} for task in TASKS}
+    found = {task: metrics.get(f"geneval/{task}", {}).get("per_sample") or {} for task in GENEVAL_TASKS}
     return {task: values for task, values in found.items() if values}
 
 

@@ -15,10 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from evaluators.geneval import TASKS
 from evaluators.statistics.intervals import CONFIDENCE
 from mulosd.errors import ConfigError
-from mulosd.types import Prompt
+from mulosd.types import GENEVAL_TASKS, Prompt
 
 POWER = 0.8
 DIFFERENCES = (0.02, 0.05, 0.10)
@@ -84,12 +83,12 @@ def design_of(prompts: Sequence[Prompt]) -> float:
 
     1.0 for prompts without GenEval tags, whose plain mean is meant then. ConfigError when some tasks have no prompt.
     """
-    counts = Counter(prompt.metadata["tag"] for prompt in prompts if prompt.metadata.get("tag") in TASKS)
+    counts = Counter(prompt.metadata["tag"] for prompt in prompts if prompt.metadata.get("tag") in GENEVAL_TASKS)
     if not counts:
         return 1.0
-    if absent := [task for task in TASKS if not counts[task]]:
+    if absent := [task for task in GENEVAL_TASKS if not counts[task]]:
         raise ConfigError(f"no prompt of {', '.join(absent)}; GenEval's overall needs all tasks, take more prompts.")
-    return sum(counts.values()) / len(TASKS) ** 2 * sum(1 / count for count in counts.values())
+    return sum(counts.values()) / len(GENEVAL_TASKS) ** 2 * sum(1 / count for count in counts.values())
 
 
 def describe_power(

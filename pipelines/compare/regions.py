@@ -17,7 +17,7 @@ from dashboards.table import Estimate, ordered, prompts_of
 from evaluators.scenes.detector import ScenesDetector
 from evaluators.statistics import intervals as statistics
 from mulosd.errors import DataError
-from mulosd.files.pin import short_name
+from mulosd.files.pin import label_of
 from mulosd.methods import DRAFT_KNOBS, SAMPLER_KNOBS
 from mulosd.types import STATUS_EXPANDED, STATUS_REJECTED
 from pipelines.store.layout import Store
@@ -75,7 +75,7 @@ def _draft_of(row: CellRow, rows: Sequence[CellRow]) -> CellRow:
     for other in rows:
         if other.method == "draft-only" and other.target == row.target and _draft(other) == _draft(row):
             return other
-    wanted = " ".join(f"{key}={short_name(value)}" for key, value in _draft(row).items()) or "no other knobs"
+    wanted = label_of(knobs=_draft(row).items()) or "no other knobs"
     raise DataError(f"the draft of {row.label} is not in the sweep; add a draft-only cell with {wanted} to it.")
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mulosd.errors import ConfigError, EnvironmentProblem
+from mulosd.errors import ConfigError, EnvironmentProblem, first_line
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ def _check_address(address: str) -> None:
 
 
 def _unreachable(address: str, error: OSError) -> NoReturn:
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     raise EnvironmentProblem(
-        f"the Ray cluster at {address} cannot be reached ({reason}); start it, or unset RAY_ADDRESS to use a local one."
+        f"the Ray cluster at {address} cannot be reached ({first_line(error)}); start it, or unset RAY_ADDRESS "
+        "to use a local one."
     ) from error

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mulosd.files.pin import short_name
+from mulosd.files.pin import label_of
 from mulosd.files.publish import canonical_json
 from mulosd.methods import SamplerKnobs, knobs_of
 from mulosd.types import Prompt
@@ -63,9 +63,7 @@ class Cell:
     @property
     def label(self) -> str:
         """`tiny-mid mulosd tau=0.2`."""
-        return " ".join(
-            [self.target, self.method.name, *(f"{k}={short_name(v)}" for k, v in sorted(self.knobs.items()))]
-        )
+        return label_of(self.target, self.method.name, knobs=sorted(self.knobs.items()))
 
     @property
     def n_samples(self) -> int:

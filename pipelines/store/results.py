@@ -6,7 +6,7 @@ from typing import Any
 
 from dashboards.rows import CellRow, Picture
 from mulosd.errors import DataError, unknown_name
-from mulosd.types import COUNTERS
+from mulosd.types import COUNTERS, FORWARD_COUNTERS
 from pipelines.store.layout import Store
 from pipelines.store.scores import read_metrics
 
@@ -48,23 +48,28 @@ def pictures(
 ) -> list[Picture]:
     """The first `limit` decoded images of a cell with status maps and forward counts; failed ones are left out.
 
-    sample_ids: only these, in the order of the cell.
+    sample_ids: only these, in the order of the cell, whose chunks are read until all were met.
     """
     from mulosd.stage.read import image_array, iter_cell, status_array
 
     opened = store if isinstance(store, Store) else Store.existing(store)
     found: list[Picture] = []
+    awaited = None if sample_ids is None else set(sample_ids)
     if not opened.cell_dir(cell_key).is_dir():
         raise DataError(f"{opened.root} holds no cell {cell_key}; `mulosd plan` lists the keys of a sweep.")
     for rows in iter_cell(opened.cell_dir(cell_key)):
         for row in rows:
-            if limit is not None and len(found) >= limit:
-                return found
-            if sample_ids is not None and row["sample_id"] not in sample_ids:
-                continue
+            if awaited is not None:
+                if row["sample_id"] not in awaited:
+                    continue
+                awaited.remove(row["sample_id"])
             image, status = image_array(row), status_array(row)
             if image is not None and status is not None:
                 found.append(Picture(row["sample_id"], row["prompt"], image, status, _forwards(row)))
+            if len(found) == limit:
+                return found
+        if awaited is not None and not awaited:
+            break
     return found
 
 
@@ -121,5 +126,4 @@ def _wanted_rows(
 
 
 def _forwards(row: Mapping[str, Any]) -> int:
-    kinds = ("forwards_draft", "forwards_verify", "forwards_resample", "forwards_refresh")
-    return sum(int(row[name]) for name in kinds)
+    return sum(int(row[name]) for name in FORWARD_COUNTERS)

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dashboards.numbers import NOT_A_KNOB
 from dashboards.rows import CellRow
 from mulosd.errors import ConfigError, EnvironmentProblem
 from mulosd.files.publish import sha256_hex
@@ -32,7 +33,6 @@ from pipelines.tracking.tracking_uri import backend_of, check_uri, default_uri, 
 log = logging.getLogger(__name__)
 
 BATCH = 200  # entries between two notes of what was logged
-NOT_A_KNOB = "n/a"  # parallel coordinates need each parameter on each run
 _ILLEGAL = re.compile(r"[^\w\-. :/]", re.ASCII)
 
 
@@ -146,7 +146,10 @@ def metric_values(row: CellRow) -> dict[str, float]:
 
 
 def params_of(row: CellRow, names: Sequence[str]) -> dict[str, str]:
-    """target, method and every knob in `names` with its resolved value, or n/a where the method has none."""
+    """target, method and every knob in `names` with its resolved value, or n/a where the method has none.
+
+    Parallel coordinates need each parameter on each run.
+    """
     knobs = _resolved(row)
     values = {name: _canonical(knobs[name]) if name in knobs else NOT_A_KNOB for name in names}
     return {"target": row.target, "method": row.method, **values}

@@ -9,9 +9,9 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-from dashboards.rows import Picture
-from mulosd.files.pin import short_name
+from mulosd.files.pin import label_of
 from pipelines.store.layout import Store
+from pipelines.store.results import pictures
 
 MAX_GRID = 32  # prompts in the grid of a cell
 MAX_FILES = 2048  # grid images of a sweep, about: many cells show fewer prompts each
@@ -43,7 +43,7 @@ def write_pictures(store: Store, cell_key: str, sample_ids: Sequence[str], time_
 
     from dashboards.gallery import save_contact_sheet
 
-    found = _pictures(store, cell_key, set(sample_ids))
+    found = {picture.sample_id: picture for picture in pictures(store, cell_key, sample_ids=sample_ids)}
     if not found:
         return 0
     images = folder / "images"
@@ -57,29 +57,7 @@ def write_pictures(store: Store, cell_key: str, sample_ids: Sequence[str], time_
             small = picture.resize((max(1, round(picture.width * scale)), max(1, round(picture.height * scale))))
             small.save(images / f"{name}+compressed.webp")
     config = store.read_cell(cell_key)["config"]
-    knobs = [f"{key}={short_name(value)}" for key, value in sorted(config["knobs"].items())]
-    title = " ".join([config["target"], config["method"], *knobs])
+    title = label_of(config["target"], config["method"], knobs=sorted(config["knobs"].items()))
     shown = [found[sample_id] for sample_id in sample_ids if sample_id in found][:SHEET_PROMPTS]
     save_contact_sheet(folder / "contact_sheet.png", {title.partition(" ")[2]: shown}, title=title)
     return len(found)
-
-
-def _pictures(store: Store, cell_key: str, wanted: set[str]) -> dict[str, Picture]:
-    """sample_id -> picture, reading chunks only until all are found; failed images are left out."""
-    from mulosd.stage.read import image_array, iter_cell, status_array
-    from pipelines.compare.compare import FORWARD_COUNTERS
-
-    found: dict[str, Picture] = {}
-    missing = set(wanted)
-    for rows in iter_cell(store.cell_dir(cell_key)):
-        for row in rows:
-            if row["sample_id"] not in missing:
-                continue
-            missing.discard(row["sample_id"])
-            image, status = image_array(row), status_array(row)
-            if image is not None and status is not None:
-                forwards = sum(int(row[name]) for name in FORWARD_COUNTERS)
-                found[row["sample_id"]] = Picture(row["sample_id"], row["prompt"], image, status, forwards)
-        if not missing:
-            break
-    return found

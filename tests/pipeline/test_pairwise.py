@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from PIL import Image
 
 from dashboards.pair import PairMetric
-from evaluators.geneval import TASKS
 from evaluators.statistics.intervals import describe_bootstrap
 from mulosd.errors import ConfigError, DataError, UserError
+from mulosd.types import GENEVAL_TASKS
 from pipelines.cli.main import cli
 from pipelines.compare import pair_inputs as pair_sides
 from pipelines.compare.pair_inputs import Side, find_sides, matched
@@ -60,7 +60,7 @@ def scored(side: Side, right: Callable[[int], float], *, images: int = 1) -> Sid
                 "n": len(values), "n_missing": 0, "interval": None, "reason": "", "per_sample": values}  # fmt: skip
 
     metrics = {"geneval/overall": metric({s: right(i) for s, i in ids.items()})}
-    for number, task in enumerate(TASKS):
+    for number, task in enumerate(GENEVAL_TASKS):
         metrics[f"geneval/{task}"] = metric({s: right(i) for s, i in ids.items() if i % 6 == number})
     return replace(side, row=replace(side.row, metrics=side.row.metrics | metrics))
 

@@ -1,5 +1,6 @@
 """Rows and pictures of a store."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,18 @@ def test_pictures(store: Path) -> None:
     np.testing.assert_array_equal(found[4].image, expected.image)
     np.testing.assert_array_equal(found[4].status, expected.status)
     assert len(pictures(Store(store), plan.cells[0].key)) == 10
+
+
+def test_pictures_are_read_no_further_than_needed(store: Path, tmp_path: Path) -> None:
+    cell = build_plan(toy_sweep()).cells[0]
+    shutil.copytree(store, tmp_path / "store")
+    opened = Store(tmp_path / "store")
+    opened.chunk_path(cell.key, 1).write_bytes(b"damaged")
+    wanted = ["toy/002/0", "toy/000/0"]
+    assert [p.sample_id for p in pictures(opened, cell.key, sample_ids=wanted)] == ["toy/000/0", "toy/002/0"]
+    assert len(pictures(opened, cell.key, 2)) == 2
+    with pytest.raises(DataError, match="damaged"):
+        pictures(opened, cell.key, sample_ids=[*wanted, "toy/009/0"])
 
 
 def test_what_is_not_there(store: Path, tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluators.geneval import TASKS, Detection, GenEvalEvaluator, image_rows, paired_overall_difference
+from evaluators.geneval import Detection, GenEvalEvaluator, image_rows, paired_overall_difference
 from evaluators.state import SampleState
 from evaluators.types import Metric
 from mulosd.errors import DataError
+from mulosd.types import GENEVAL_TASKS
 from tests.unit.evaluators.helpers import LookupDetector, png, row
 
 DOG = Detection("dog", (0.0, 0.0, 4.0, 4.0), 0.95)
@@ -40,7 +41,7 @@ def task_rows(counts: dict[str, tuple[int, int]]) -> list[dict[str, Any]]:
 
 
 def test_overall_is_the_mean_of_six_tasks_and_not_of_all_images() -> None:
-    counts = dict.fromkeys(TASKS, (2, 2)) | {"single_object": (12, 0)}
+    counts = dict.fromkeys(GENEVAL_TASKS, (2, 2)) | {"single_object": (12, 0)}
     metrics = metrics_of(task_rows(counts))
     assert metrics["geneval/overall"].value == pytest.approx((1 + 5 * 0.5) / 6)
     assert metrics["geneval/image_mean"].value == pytest.approx(22 / 32)
@@ -55,7 +56,7 @@ def test_overall_is_the_mean_of_six_tasks_and_not_of_all_images() -> None:
 
 def test_prompt_any_takes_the_best_sample_of_a_prompt() -> None:
     rows = []
-    for task in TASKS:
+    for task in GENEVAL_TASKS:
         for prompt in range(2):
             for index, image in enumerate([NOTHING, ONE_DOG if prompt else NOTHING]):
                 rows.append(row(f"{task}{prompt}", {"tag": task, **WANT_DOG}, index=index, image=image))
@@ -66,7 +67,7 @@ def test_prompt_any_takes_the_best_sample_of_a_prompt() -> None:
 
 
 def test_failed_and_unreadable_images_are_missing_and_never_zero() -> None:
-    rows = task_rows(dict.fromkeys(TASKS, (3, 0)))
+    rows = task_rows(dict.fromkeys(GENEVAL_TASKS, (3, 0)))
     rows.append(row("failed", {"tag": "colors", **WANT_DOG}, error="out of memory"))
     rows.append(row("broken", {"tag": "colors", **WANT_DOG}, image=b"\x89PNG\r\n\x1a\n broken"))
     rows.append(row("cut", {"tag": "colors", **WANT_DOG}, image=ONE_DOG[:45]))
@@ -83,7 +84,10 @@ def test_failed_and_unreadable_images_are_missing_and_never_zero() -> None:
     [({"class": "zebra", "count": 1}, "zebra"), ({"class": "dog", "count": 1, "color": "pink"}, "pink")],
 )
 def test_what_the_detector_has_no_word_for_is_null(clause: dict, word: str) -> None:
-    rows = [*task_rows(dict.fromkeys(TASKS, (2, 0))), row("x", {"tag": "colors", "include": [clause]}, image=ONE_DOG)]
+    rows = [
+        *task_rows(dict.fromkeys(GENEVAL_TASKS, (2, 0))),
+        row("x", {"tag": "colors", "include": [clause]}, image=ONE_DOG),
+    ]
     metrics = metrics_of(rows)
     for name in ("geneval/overall", "geneval/colors", "geneval/image_mean", "geneval/prompt_any"):
         assert metrics[name].value is None
@@ -141,7 +145,7 @@ def test_broken_metadata_is_an_error_and_not_a_missing_tag() -> None:
         evaluator().score([broken])
 
 
-ROWS = task_rows(dict.fromkeys(TASKS, (2, 1)))
+ROWS = task_rows(dict.fromkeys(GENEVAL_TASKS, (2, 1)))
 RECORDS = evaluator().score(ROWS).records
 
 
@@ -180,10 +184,10 @@ def test_two_answers_for_one_sample_are_refused() -> None:
 def test_paired_overall_difference_is_the_difference_of_overalls() -> None:
     def scores(counts: dict[str, tuple[int, int]]) -> dict[str, dict[str, float]]:
         metrics = metrics_of(task_rows(counts))
-        return {task: metrics[f"geneval/{task}"].per_sample for task in TASKS}
+        return {task: metrics[f"geneval/{task}"].per_sample for task in GENEVAL_TASKS}
 
-    better = scores(dict.fromkeys(TASKS, (8, 2)) | {"counting": (15, 5)})
-    worse = scores(dict.fromkeys(TASKS, (7, 3)) | {"counting": (5, 15)})
+    better = scores(dict.fromkeys(GENEVAL_TASKS, (8, 2)) | {"counting": (15, 5)})
+    worse = scores(dict.fromkeys(GENEVAL_TASKS, (7, 3)) | {"counting": (5, 15)})
     estimate = paired_overall_difference(better, worse)
     assert estimate.value == pytest.approx((5 * 0.1 + 0.5) / 6)
     assert estimate.interval.low > 0

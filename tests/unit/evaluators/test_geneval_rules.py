@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluators.geneval import TASKS, Detection, Thresholds, judge, relations, select_instances
+from evaluators.geneval import Detection, Thresholds, judge, relations, select_instances
 from mulosd.errors import ConfigError
 from mulosd.prompts import load_prompts
+from mulosd.types import GENEVAL_TASKS
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "fixtures" / "geneval_golden_vectors.json").read_text())
 
@@ -105,4 +106,4 @@ def test_thresholds_out_of_range_are_refused(wrong: dict) -> None:
 
 
 def test_the_tasks_are_those_of_the_official_prompts() -> None:
-    assert {prompt.metadata["tag"] for prompt in load_prompts({"name": "geneval"})} == set(TASKS)
+    assert {prompt.metadata["tag"] for prompt in load_prompts({"name": "geneval"})} == set(GENEVAL_TASKS)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mulosd.errors import DataError
-from mulosd.files.pin import checked_file, content_of, pin_file, short_name
+from mulosd.files.pin import checked_file, content_of, label_of, pin_file, short_name
 
 
 def test_a_pinned_name_is_absolute_and_holds_the_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,3 +46,9 @@ def test_labels_show_the_file_and_the_first_digits_of_its_content() -> None:
     assert short_name(f"/models/the $2 net#1.pth#sha256:{digest}") == "the $2 net#1.pth@3f2a91c4"
     assert short_name(f"sha256:{digest}") == "sha256:3f2a91c4"
     assert [short_name(value) for value in (0.1, "sr", "/models/net.pth", None)] == [0.1, "sr", "/models/net.pth", None]
+
+
+def test_a_label_names_a_file_in_short() -> None:
+    knobs = {"sr_model": f"/far/away/net.pth#sha256:{'0' * 64}", "tau": 0.2}
+    assert label_of("tiny-mid", "mulosd", knobs=knobs.items()) == "tiny-mid mulosd sr_model=net.pth@00000000 tau=0.2"
+    assert label_of("ar", knobs=()) == "ar"

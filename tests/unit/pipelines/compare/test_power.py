@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from evaluators.geneval import TASKS
 from evaluators.statistics.intervals import bootstrap_mean
 from mulosd.errors import ConfigError
-from mulosd.types import Prompt
+from mulosd.types import GENEVAL_TASKS, Prompt
 from pipelines.compare.power import (
     POWER,
     Assumptions,
@@ -70,7 +69,7 @@ def test_more_images_help_less_than_more_prompts() -> None:
 
 
 def prompts(*counts: int) -> list[Prompt]:
-    tags = [task for task, count in zip(TASKS, counts, strict=True) for _ in range(count)]
+    tags = [task for task, count in zip(GENEVAL_TASKS, counts, strict=True) for _ in range(count)]
     return [Prompt("scenes", str(i), "a", {"tag": tag}) for i, tag in enumerate(tags)]
 
 

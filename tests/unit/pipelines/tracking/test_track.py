@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from dashboards.numbers import NOT_A_KNOB
 from dashboards.rows import CellRow
 from mulosd.errors import ConfigError, EnvironmentProblem
 from pipelines.tracking.mlflow_writer import TAG_LIMIT, note_of
 from pipelines.tracking.track import (
-    NOT_A_KNOB,
     Tracked,
     metric_values,
     params_of,
