@@ -1,6 +1,6 @@
 """DPG-Bench: upstream's rules over any question answerer, and the evaluator that aggregates them."""
 
-from evaluators.dpg.evaluator import DpgEvaluator, Vqa, answer_rows
+from evaluators.dpg.evaluator import DpgEvaluator, Vqa
 from evaluators.dpg.rules import CATEGORIES, Policy, Question, after_dependency, is_yes, parse_questions
 
 __all__ = [
@@ -10,7 +10,6 @@ __all__ = [
     "Question",
     "Vqa",
     "after_dependency",
-    "answer_rows",
     "is_yes",
     "parse_questions",
 ]

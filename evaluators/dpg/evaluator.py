@@ -153,18 +153,6 @@ class DpgEvaluator:
         )
 
 
-def answer_rows(state: SampleState) -> list[dict[str, Any]]:
-    """One row per question and image, sorted by sample id: what two parties can compare.
-
-    answer, raw and after_dependency are None where the image is missing or cannot be judged.
-    """
-    return [
-        {"sample_id": key, "status": record["status"], **answer}
-        for key, record in sorted(state.records.items())
-        for answer in record["answers"]
-    ]
-
-
 def _asked(state: SampleState, *, every: bool) -> dict[str, Mapping[str, Any]]:
     """`<sample_id>#<question id>` -> answer, of all images or of each prompt's last one (missing or not)."""
     last: dict[str, str] = {}

@@ -1,6 +1,6 @@
 """GenEval: upstream's rules over any detector, and the evaluator that aggregates them."""
 
-from evaluators.geneval.evaluator import GenEvalEvaluator, image_rows, paired_overall_difference
+from evaluators.geneval.evaluator import GenEvalEvaluator, paired_overall_difference
 from evaluators.geneval.rules import RELATIONS, Thresholds, Verdict, judge, relations, select_instances
 from evaluators.geneval.types import ColorClassifier, Detection, Detector, PatternDetector
 
@@ -13,7 +13,6 @@ __all__ = [
     "PatternDetector",
     "Thresholds",
     "Verdict",
-    "image_rows",
     "judge",
     "paired_overall_difference",
     "relations",

@@ -27,8 +27,6 @@ from mulosd.types import GENEVAL_TASKS
 
 Scores = Mapping[str, float]
 
-IMAGE_FIELDS = ("filename", "tag", "prompt", "correct", "reason", "metadata", "details")
-
 
 class GenEvalEvaluator:
     """Scores rows whose `metadata` carries GenEval's tag, include and exclude.
@@ -150,12 +148,6 @@ class GenEvalEvaluator:
             reason=reason or (estimate.reason if estimate else ""),
             per_sample={} if any_of else scores,
         )
-
-
-def image_rows(state: SampleState) -> list[dict[str, Any]]:
-    """Upstream's per-image result rows of the scored images, sorted by sample id."""
-    scored = state.select("scored")
-    return [{"sample_id": key, **{name: record[name] for name in IMAGE_FIELDS}} for key, record in scored.items()]
 
 
 def paired_overall_difference(a: Mapping[str, Scores], b: Mapping[str, Scores]) -> Estimate:

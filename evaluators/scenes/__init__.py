@@ -1,6 +1,5 @@
 """Reading scenes from pixels alone: shapes with graded confidence, colours, patterns."""
 
 from evaluators.scenes.detector import ScenesDetector
-from evaluators.scenes.validate import validate
 
-__all__ = ["ScenesDetector", "validate"]
+__all__ = ["ScenesDetector"]

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mulosd.errors import DataError, first_line
-from mulosd.stage.manifest import SCHEMA_VERSION, chunk_path, read_manifest
+from mulosd.stage.manifest import SCHEMA_VERSION, read_manifest
 from mulosd.stage.migrate import upgrade, version_of
 
 _REPAIR = "delete the file and run the sweep again to decode it anew"
@@ -101,11 +101,6 @@ def check_unique(rows: Sequence[Mapping[str, Any]], seen: set[str], path: Path) 
         seen.add(row["sample_id"])
 
 
-def read_cell_chunk(cell_dir: Path, index: int, *, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """Rows of chunk `index` of a cell."""
-    return read_rows(chunk_path(cell_dir, index), columns=columns)
-
-
 def image_array(row: Mapping[str, Any]) -> np.ndarray | None:
     """The picture of a row as uint8 [height, width, 3]; None for a failed sample."""
     from PIL import Image
@@ -121,13 +116,6 @@ def status_array(row: Mapping[str, Any]) -> np.ndarray | None:
     if row["status_map"] is None:
         return None
     return np.frombuffer(row["status_map"], dtype=np.uint8).reshape(row["grid_height"], row["grid_width"])
-
-
-def token_array(row: Mapping[str, Any]) -> np.ndarray | None:
-    """The target tokens of a row as int32 [H, W]; None for a failed sample."""
-    if row["token_ids"] is None:
-        return None
-    return np.asarray(row["token_ids"], dtype=np.int32).reshape(row["grid_height"], row["grid_width"])
 
 
 def metadata_of(row: Mapping[str, Any]) -> dict[str, Any]:

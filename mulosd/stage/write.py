@@ -55,20 +55,14 @@ def prompt_columns(tokens: PromptTokens) -> dict[str, int]:
     return {"prompt_tokens": tokens.read, "prompt_unknown": tokens.unknown, "prompt_cut": tokens.cut}
 
 
-def write_chunk(path: Path, rows: Sequence[Mapping[str, Any]], *, cell_key: str = "") -> FileEntry:
-    """Publish rows (of `sample_row` or read back) as the chunk `path` and return its manifest entry.
-
-    Equal rows give equal bytes within one pyarrow version. Empty chunks and repeated sample ids are bugs.
-    """
-    data = _chunk_bytes(path, rows, cell_key)
-    publish_bytes(path, data)
-    return entry_of(rows, data)
-
-
 def publish_chunk(
     path: Path, rows: Sequence[Mapping[str, Any]], *, cell_key: str, base: str | None
 ) -> FileEntry | None:
-    """`write_chunk`, but only over the file content with sha256 `base` (None: no file); None where it has changed."""
+    """Publish rows (of `sample_row` or read back) as the chunk `path`; its manifest entry.
+
+    Only over the file content with sha256 `base` (None: no file); None where it has changed. Equal rows give equal
+    bytes within one pyarrow version. Empty chunks and repeated sample ids are bugs.
+    """
     data = _chunk_bytes(path, rows, cell_key)
     return entry_of(rows, data) if publish_over(path, data, base) else None
 

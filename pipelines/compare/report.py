@@ -51,11 +51,6 @@ def results_table(results: SweepResults) -> Table:
     return build_table(results.rows, compare(results.rows), title=title, notes=results.notes)
 
 
-def sweep_table(store: Store, sweep_key: str | None = None) -> Table:
-    """The table of a sweep of the store; without a key the one that finished last."""
-    return results_table(read_results(store, sweep_key))
-
-
 def write_report(store: Store, sweep_key: str | None = None) -> Report:
     """Publish table.md, table.csv, table.tex, rows.json, contact_sheet.png and quality.png in the sweep's folder."""
     from dashboards.render import WRITERS, render

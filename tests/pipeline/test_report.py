@@ -12,7 +12,7 @@ from dashboards.render import render
 from mulosd.errors import DataError, UserError
 from pipelines.cli.bars import progress_bar
 from pipelines.cli.main import cli
-from pipelines.compare.report import sweep_table, write_report, write_sheet
+from pipelines.compare.report import read_results, results_table, write_report, write_sheet
 from pipelines.run.driver import run_sweep
 from pipelines.store.layout import Store
 from tests.fakes import toy_sweep
@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_table_of_a_store(store: Store) -> None:
-    table = sweep_table(store)
+    table = results_table(read_results(store))
     assert table.title == "toy · fake-a"
     assert table.rows[0].label == "ar"
     lines = list(csv.DictReader(io.StringIO(render(table, "csv"))))

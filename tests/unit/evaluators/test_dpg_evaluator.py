@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluators.dpg import DpgEvaluator, Policy, answer_rows
+from evaluators.dpg import DpgEvaluator, Policy
 from evaluators.dpg.scenes import ScenesVqa, background_tone
 from evaluators.geneval import Detection
 from evaluators.scenes.detector import ScenesDetector
@@ -123,17 +123,18 @@ def test_all_right_still_has_an_interval() -> None:
     assert 60 < found.interval[0] < 90
 
 
-def test_answer_rows_are_what_two_parties_compare() -> None:
+def test_a_state_holds_every_answer() -> None:
     judge = DpgEvaluator(BitVqa())
-    listed = answer_rows(judge.score([*ROWS, FAILED]))
-    assert len(listed) == 4 + 4 + 4 + 1
-    second = {r["id"]: r for r in listed if r["sample_id"] == "dpg/a/1"}
+    records = judge.score([*ROWS, FAILED]).records
+    assert sum(len(record["answers"]) for record in records.values()) == 4 + 4 + 4 + 1
+    second = {answer["id"]: answer for answer in records["dpg/a/1"]["answers"]}
     assert [(second[i]["answer"], second[i]["raw"], second[i]["after_dependency"]) for i in (1, 2, 4)] == [
         ("no", 0.0, 0.0),
         ("yes", 1.0, 0.0),
         ("yes", 1.0, 1.0),
     ]
-    assert {r["answer"] for r in listed if r["status"] == "missing"} == {None}
+    missing = [record for record in records.values() if record["status"] == "missing"]
+    assert {answer["answer"] for record in missing for answer in record["answers"]} == {None}
 
 
 JUDGE = DpgEvaluator(BitVqa())

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluators.geneval import Detection, GenEvalEvaluator, image_rows, paired_overall_difference
+from evaluators.geneval import Detection, GenEvalEvaluator, paired_overall_difference
 from evaluators.state import SampleState
 from evaluators.types import Metric
 from mulosd.errors import DataError
@@ -122,10 +122,10 @@ def test_one_prompt_that_is_always_right_has_a_wide_interval() -> None:
     assert colors["geneval/colors"].interval == pytest.approx((0.2065, 1.0), abs=1e-3)
 
 
-def test_image_rows_have_upstreams_fields() -> None:
+def test_records_have_the_fields_of_upstreams_rows() -> None:
     judge = evaluator()
     state = judge.score([row("00003", {"tag": "two_object", **WANT_DOG}, index=2, image=DOG_AND_CAT)])
-    (line,) = image_rows(state)
+    (line,) = state.select("scored").values()
     assert line["filename"] == "00003/samples/00002.png"
     assert (line["tag"], line["prompt"], line["correct"], line["reason"]) == ("two_object", "prompt 00003", True, "")
     assert json.loads(line["metadata"])["include"] == WANT_DOG["include"]

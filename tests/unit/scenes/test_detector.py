@@ -11,12 +11,13 @@ from PIL import Image
 from scipy import ndimage
 
 from evaluators.geneval.types import Detection, PatternDetector
-from evaluators.scenes import ScenesDetector, validate
+from evaluators.scenes import ScenesDetector
 from evaluators.scenes.chroma import nearest_hue, palette
 from evaluators.scenes.shapes import fit_shapes
 from mulosd.scenes import vocabulary as voc
 from mulosd.scenes.render import render
 from mulosd.scenes.world import Scene, SceneObject, sample_scenes, scene_metadata
+from tests.unit.scenes.accuracy import accuracy
 
 Pixels = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]
@@ -45,7 +46,7 @@ def paint(mask: npt.NDArray[np.generic], *, color: Floats = RED, onto: Floats = 
 def shown(scenes: Iterable[Scene], size: int, damage: Callable[[Pixels], Floats] | None = None) -> dict:  # type: ignore[type-arg]
     scenes = list(scenes)
     images = [render(scene, size) for scene in scenes]
-    return validate(zip([uint8(damage(i)) if damage else i for i in images], map(scene_metadata, scenes), strict=True))
+    return accuracy(zip([uint8(damage(i)) if damage else i for i in images], map(scene_metadata, scenes), strict=True))
 
 
 def one(shape: str, color: str, pattern: str | None = None, half: int = 8, background: str = "white") -> Scene:
@@ -270,15 +271,15 @@ def test_validate_sees_what_is_wrong() -> None:
     scenes = sample_scenes("val", 24, 0)
     images = [render(scene, 64) for scene in scenes]
     metadata = [scene_metadata(scene) for scene in scenes]
-    swapped = validate(zip([*images[1:], images[0]], metadata, strict=True))
+    swapped = accuracy(zip([*images[1:], images[0]], metadata, strict=True))
     assert swapped["images"]["value"] < 0.3
     assert swapped["images"]["n"] == 24
-    lost = validate(zip([np.repeat(np.repeat(render(s, 32), 2, 0), 2, 1) for s in scenes], metadata, strict=True))
+    lost = accuracy(zip([np.repeat(np.repeat(render(s, 32), 2, 0), 2, 1) for s in scenes], metadata, strict=True))
     assert lost["pattern"]["value"] == 0.0
     assert lost["tasks"]["colors"]["value"] == 1.0
     recolored = [{**m, "include": [{**c, "color": "red"} for c in m["include"]]} for m in metadata]
-    assert validate(zip(images, recolored, strict=True))["images"]["value"] < 0.5
-    assert validate([]) == {
+    assert accuracy(zip(images, recolored, strict=True))["images"]["value"] < 0.5
+    assert accuracy([]) == {
         "tasks": {},
         "overall": None,
         **{key: {"value": None, "low": None, "high": None, "n": 0} for key in ("images", "pattern", "plain")},

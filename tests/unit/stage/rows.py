@@ -1,14 +1,15 @@
 """Staged rows and cells for tests of the stage."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mulosd.files.publish import publish_json
-from mulosd.stage.manifest import chunk_path, write_manifest
+from mulosd.files.publish import publish_json, sha256_hex
+from mulosd.stage.manifest import FileEntry, chunk_path, write_manifest
 from mulosd.stage.schema import StagedSample
-from mulosd.stage.write import sample_row, write_chunk
+from mulosd.stage.write import publish_chunk, sample_row
 from mulosd.types import COUNTERS, Decoded, DecodeStats
 
 
@@ -23,6 +24,14 @@ def row(index: int, **changes: Any) -> dict[str, Any]:
     )
     sample = StagedSample(f"toy/p{index}/0", "toy", f"p{index}", "a circle", 0, index, {"tag": "colors"}, decoded)
     return {**sample_row(sample), **changes}
+
+
+def write_chunk(path: Path, rows: Sequence[Mapping[str, Any]], *, cell_key: str = "") -> FileEntry:
+    """Publish a chunk over whatever is there."""
+    base = sha256_hex(path.read_bytes()) if path.exists() else None
+    entry = publish_chunk(path, rows, cell_key=cell_key, base=base)
+    assert entry is not None
+    return entry
 
 
 def make_cell(root: Path, chunks: int = 2, rows: int = 2) -> Path:

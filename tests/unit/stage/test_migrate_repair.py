@@ -20,10 +20,10 @@ from mulosd.stage.prune import leftovers
 from mulosd.stage.read import check_unique, iter_cell, read_rows
 from mulosd.stage.repair import repair_cell
 from mulosd.stage.schema import COLUMNS, arrow_schema, rows_digest
-from mulosd.stage.write import entry_of, prompt_columns, publish_chunk, write_chunk
+from mulosd.stage.write import entry_of, prompt_columns, publish_chunk
 from mulosd.types import PromptTokens
 from tests.fakes import without_hard_links
-from tests.unit.stage.rows import make_cell, row
+from tests.unit.stage.rows import make_cell, row, write_chunk
 
 PROMPT = ("prompt_tokens", "prompt_unknown", "prompt_cut")
 

@@ -15,7 +15,7 @@ from evaluators.statistics.intervals import wilson_interval
 from mulosd.scenes import vocabulary as voc
 
 
-def validate(
+def accuracy(
     images_and_metadata: Iterable[tuple[Image, Mapping[str, Any]]], detector: PatternDetector | None = None
 ) -> dict[str, Any]:
     """Shares of correct images with 95 % Wilson limits.
