@@ -3,7 +3,7 @@
     PYTHONPATH=. python bench/decoding_share.py sweeps/tiny-mid.yaml --set target=tiny-high --set prompts.count=64
 
 The run is that of `mulosd run SWEEP --executor ray` into a temporary store: start of Ray, loading of weights, decoding,
-publishing, scoring, table, pictures and MLflow. This module stands in for the sweep's families, so that every loaded
+publishing, scoring, table, figures and MLflow. This module stands in for the sweep's families, so that every loaded
 target notes what its calls took; nothing else differs.
 """
 
@@ -80,7 +80,7 @@ def main() -> None:
         wall = time.monotonic() - start
         by_process = [sum(map(float, path.read_text().split())) for path in Path(os.environ[NOTES]).iterdir()]
     print(report.summary())
-    for name, end in [*ends.items(), ("table, pictures, MLflow", start + wall)]:
+    for name, end in [*ends.items(), ("table, figures, MLflow", start + wall)]:
         print(f"until {name}: {end - start:.1f} s")
     print(f"seconds of decoding by actor: {', '.join(f'{seconds:.1f}' for seconds in by_process)}")
     share = sum(by_process) / (options.workers * wall)

@@ -5,7 +5,7 @@
     python -m bench.gpu --device cpu --size tiny --out result/       # seconds: tries the script itself
 
 Weights and condition are random, so images mean nothing and MuLo-SD resamples a set share of the cells
-(RESAMPLED_FRACTION), not what a tau rejects; where they lie differs from a trained pair too. What is measured is the
+(RESAMPLED_FRACTION), not what a tau rejects; where they are differs from a trained pair too. What is measured is the
 cost of forwards and of the loops around them, at batch 1. `gpu.json` and `gpu.md` are published after every step, so
 that a lost machine costs no more than the step it was in; a phase past its share of the time stops between two steps.
 """
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 RESAMPLED_FRACTION = 0.25  # what the paper's 512p figure implies (docs/mulosd.md "Forward passes")
 METHODS: dict[str, SamplerKnobs] = {
-    # Unfiltered: random drafts lie outside the top-k, and masses that are all 0 leave no share to choose.
+    # Unfiltered: random drafts are outside the top-k, and masses that are all 0 leave no share to choose.
     "mulosd": MuLoSD(resampled_fraction=RESAMPLED_FRACTION, pooling="unfiltered"),
     "zipar, window 4": ZipAR(),
     "zipar, window 16": ZipAR(window=16),

@@ -1,6 +1,6 @@
 """The AR step with static shapes, captured once and replayed: a baseline whose host never waits.
 
-A step feeds the last token, guides, filters, draws and stores the next one without a word to the host. On a CUDA device
+A step feeds the last token, guides, filters, draws and stores the next one without telling the host. On a CUDA device
 it is a CUDA graph per span of the cache, so that no step attends to more than an eighth of the grid too much; on a CPU
 the same step runs eagerly. Noise and counters are those of `ar`: N forwards, and in float64 the same tokens.
 """
@@ -59,7 +59,7 @@ class StaticAR:
         self._decide(self.model(fed, where, where, self.cache, mask))
 
     def _decide(self, logits: Tensor) -> None:
-        """Draw the cell behind `position` from logits [R, 1, V] and move there."""
+        """Draw the cell after `position` from logits [R, 1, V] and move there."""
         if self.is_guided:
             logits = sampling.guide_up_to(logits, self.position.expand(1, 1), self.sampler)
         self.position.add_(1)

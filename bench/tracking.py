@@ -2,7 +2,7 @@
 
     python bench/tracking.py --cells 10000
 
-Rows are synthetic (no pictures, 12 metrics with intervals); outbox, writer and SQLite file are the real ones, in a
+Rows are synthetic (no images, 12 metrics with intervals); outbox, writer and SQLite file are the real ones, in a
 temporary folder. Only `--logged` cells are logged, before and after the database was filled up with copies of them.
 """
 

@@ -1,1 +1,1 @@
-"""Tables, plots and pictures from rows that the caller hands in; nothing here fetches or decodes."""
+"""Tables, plots and figures from rows that the caller hands in; nothing here fetches or decodes."""

@@ -28,7 +28,7 @@ ToImage = Callable[[np.ndarray], np.ndarray]
 def draw_frames(
     frames: Sequence[np.ndarray], to_image: ToImage, *, title: str = "", side: int = 320, max_frames: int = 80
 ) -> list[Image.Image]:
-    """One picture per kept frame; frames in which nothing changed are left out, the last one is always there."""
+    """One image per kept frame; frames in which nothing changed are left out, the last one is always there."""
     steps = _thin(_changes(frames), max_frames)
     if not steps:
         raise DataError("the animation has no frames; decode with frames=True.")

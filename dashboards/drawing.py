@@ -1,4 +1,4 @@
-"""Fonts, colours and small pieces shared by the pictures of this package."""
+"""Fonts, colours and small pieces shared by the figures of this package."""
 
 from functools import cache
 from pathlib import Path

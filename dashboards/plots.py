@@ -39,7 +39,7 @@ def save_quality_plot(path: Path, table: Table, *, defaults: Mapping[str, Knobs]
     """Publish a PNG with a panel per column of QUALITIES over forwards per image (log axis), target by target.
 
     defaults: method -> its knobs at their defaults, which the rows leave out. A row without forwards or quality is left
-    out of a panel. Points of a series (`series_of`) are joined where numbers alone tell them apart; `ar` and
+    out of a panel. Points of a series (`series_of`) are joined where only numbers distinguish them; `ar` and
     `draft-only` are diamonds, the interval of `ar` is a band. DataError where nothing can be drawn.
     """
     from matplotlib.figure import Figure  # no pyplot: a figure of its own, no global state

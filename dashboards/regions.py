@@ -1,4 +1,4 @@
-"""Rejection and resampling by region: a Markdown table, and a picture of the mean maps with the rates below.
+"""Rejection and resampling by region: a Markdown table, and a figure of the mean maps with the rates below.
 
 Given the maps and rates of each cell; knows no store and no detector.
 """

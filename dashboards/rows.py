@@ -1,4 +1,4 @@
-"""The rows that tables and pictures are made of."""
+"""The rows that tables and figures are made of."""
 
 from dataclasses import dataclass, field
 from typing import Any

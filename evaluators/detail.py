@@ -25,7 +25,7 @@ class Reading(NamedTuple):
 
 
 class DetailEvaluator:
-    """Scores the rows whose metadata has an include clause with a "pattern"; other rows are no part of the metric."""
+    """Scores the rows whose metadata has an include clause with a "pattern"; other rows are not part of the metric."""
 
     name = "detail"
     version = "1"
@@ -51,7 +51,7 @@ class DetailEvaluator:
         return a.merge(b)
 
     def finalize(self, state: SampleState) -> list[Metric]:
-        """detail/accuracy, and detail/object_found: how often the object alone is there."""
+        """detail/accuracy, and detail/object_found: how often the object is there, whatever its pattern."""
         unjudged = [record["unjudgeable"] for _, record in sorted(state.records.items()) if record["unjudgeable"]]
         null = "" if state.records else "no prompt names a pattern"
         if unjudged:

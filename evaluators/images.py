@@ -1,4 +1,4 @@
-"""Staged rows -> pixels and metadata, with what is missing told apart from what is wrong."""
+"""Staged rows -> pixels and metadata, which distinguish what is missing from what is wrong."""
 
 import io
 import json
@@ -15,14 +15,14 @@ Image = npt.NDArray[np.uint8]
 
 
 class MissingImage(DataError):
-    """A row that has no picture to score: it failed, or its bytes cannot be read."""
+    """A row that has no image to score: it failed, or its bytes cannot be read."""
 
 
 def row_image(row: Row) -> Image:
-    """The row's picture as uint8 RGB [height, width, 3].
+    """The row's image as uint8 RGB [height, width, 3].
 
     Only embedded bytes are read: `image.path` is a label and is never opened. Raises MissingImage for a failed row, a
-    row without bytes and bytes that are no picture.
+    row without bytes and bytes that are not an image.
     """
     from PIL import Image as pil
     from PIL import UnidentifiedImageError

@@ -20,7 +20,7 @@ class Policy:
     """What upstream does by accident or left open; the defaults are upstream's, for comparable numbers.
 
     answers: only the exact text "yes" counts, or also "Yes." and the like (for answerers other than upstream's).
-    order: parents are looked up as questions are listed, so that a parent listed behind its child hands nothing on, or
+    order: parents are looked up as questions are listed, so a parent listed after its child has no effect on it, or
     ancestors always come first. missing_parents: a parent id that no question has is an error (upstream: the prompt
     vanishes), is ignored, or counts as a parent answered "no". category_images: category scores rest on each prompt's
     last image or on all. category_values: on answers before or after dependencies.
@@ -61,7 +61,7 @@ def parse_questions(
     """Questions of a prompt from entries with the names of DPG's table, in listed order.
 
     An entry has proposition_id, dependency (ids, 0 for none; a list or comma-separated text), tuple and
-    question_natural_language. Raises DataError at `where` for ids that repeat or are no whole number from 1 on, an
+    question_natural_language. Raises DataError at `where` for ids that repeat or are not positive integers, an
     unknown category, a question that is its own parent and, unless missing_parents says otherwise, an unknown parent.
     """
     questions = tuple(_question(entry, f"{where}: questions[{i}]") for i, entry in enumerate(entries))

@@ -1,6 +1,6 @@
 """Answers to the questions about scenes, from the scenes detector and one rule for the background.
 
-It sees the picture and the text of a question, as any answerer does. Instances count from GenEval's threshold on, in
+It sees the image and the text of a question, as any answerer does. Instances count from GenEval's threshold on, in
 counting from its stricter one; a word about an object is read from its most confident instance, about several objects
 from all; relations are GenEval's (docs/metrics.md "GenEval").
 """

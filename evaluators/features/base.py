@@ -2,7 +2,7 @@
 
 The state is the features themselves (float32, by sample id): they merge exactly in any order, a retried sample cannot
 count twice, and they are computed once per chunk for all metrics (`source`). Metrics are named for
-the network, never "FID" or "KID" alone. This module knows no metric.
+the network, never plain "FID" or "KID". This module knows no metric.
 """
 
 import hashlib
@@ -74,7 +74,7 @@ class FixedReference:
 
     @classmethod
     def load(cls, path: Path) -> "FixedReference":
-        """Read what `save` wrote. Raises DataError when the file is missing or is no such archive."""
+        """Read what `save` wrote. Raises DataError when the file is missing or not such an archive."""
         try:
             with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
                 features, network = archive["features"], json.loads(str(archive["network"]))
@@ -98,7 +98,7 @@ class FixedReference:
 
 @dataclass(frozen=True)
 class FeatureState:
-    """Features by sample id, decoded and reference, and the ids without a picture. The empty state is the identity."""
+    """Features by sample id, decoded and reference, and the ids without an image. The empty state is the identity."""
 
     decoded: Mapping[str, Features] = field(default_factory=dict)
     reference: Mapping[str, Features] = field(default_factory=dict)

@@ -26,7 +26,7 @@ def frechet_distance(mean_a: Matrix, cov_a: Matrix, mean_b: Matrix, cov_b: Matri
     distance = float(offset @ offset + spread - 2.0 * shared)
     # Between equal singular covariances the rounding was seen to be 1e-7 of the spread.
     if not distance >= -1e-4 * spread:
-        raise ArithmeticError(f"the distance came out as {distance}: the moments are no covariances")
+        raise ArithmeticError(f"the distance came out as {distance}: the moments are not covariances")
     return max(distance, 0.0)
 
 

@@ -79,7 +79,7 @@ class KidEvaluator(FeatureEvaluator):
         return [self._subset_metric(sets), self._full_metric(sets)]
 
     def _subset_metric(self, sets: FeatureSets) -> Metric:
-        # Every image of a prompt brings the same reference, which counts once: pairs of equals are no sample.
+        # Every image of a prompt brings the same reference, which counts once: pairs of equals are not a sample.
         reference = distinct_rows(sets.reference)
         num = min(len(sets.decoded), len(reference))
         protocol = {**self.protocol(), "n_reference": len(reference), "paired": self.is_paired}

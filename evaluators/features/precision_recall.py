@@ -3,7 +3,7 @@
 Each set of features spans a manifold: the union of balls around its points, each as wide as the distance to the
 point's k-th nearest neighbour in the set. Precision is the share of decoded images inside the reference manifold,
 recall the share of reference images inside the decoded one. Distances are float64 and computed from differences, so
-equal points lie at distance exactly 0. Both fall with n being small, so they compare at equal n only.
+equal points have distance exactly 0. Both fall with n being small, so they compare at equal n only.
 """
 
 from collections.abc import Iterator
@@ -97,7 +97,7 @@ class PrecisionRecallEvaluator(FeatureEvaluator):
 def in_manifold(
     queries: Features, points: Features, *, neighbours: int = NEIGHBOURS, boundary: Boundary = "closed"
 ) -> Mask:
-    """Whether each query [q, D] lies in a ball around one of the points [n, D]: [q].
+    """Whether each query [q, D] is in a ball around one of the points [n, D]: [q].
 
     A ball reaches to its point's `neighbours`-th nearest other point. Raises ValueError when n <= neighbours.
     """

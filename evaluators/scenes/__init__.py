@@ -1,4 +1,4 @@
-"""Reading scenes from pixels alone: shapes with graded confidence, colours, patterns."""
+"""Reading scenes from pixels only: shapes with graded confidence, colours, patterns."""
 
 from evaluators.scenes.detector import ScenesDetector
 

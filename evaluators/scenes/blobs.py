@@ -37,7 +37,7 @@ class Blob:
 
 
 def find_blobs(labels: Labels) -> list[Blob]:
-    """Patches of at least MIN_AREA of a label map [H, W]; what spans the image from edge to edge is no object."""
+    """Patches of at least MIN_AREA of a label map [H, W]; what spans the image from edge to edge is not an object."""
     owner = np.zeros(labels.shape, np.int32)
     colors: list[int] = []
     for color in range(len(COLOR_NAMES)):
@@ -53,7 +53,7 @@ def find_blobs(labels: Labels) -> list[Blob]:
         reach = 1 + round(_REACH * area**0.5)
         place = _grown(tight, reach, labels.shape)
         inside = owner[place] == index + 1
-        # The antialiased rim of a neighbour is its own, however near it lies.
+        # The antialiased rim of a neighbour is its own, however near it is.
         neighbours = ndimage.binary_dilation((owner[place] > 0) & ~inside, structure=rim)
         foreign = (labels[place] != colors[index]) & (labels[place] != BACKGROUND)
         blobs.append(Blob(colors[index], place, inside, (neighbours | foreign) & ~inside, reach))

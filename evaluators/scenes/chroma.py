@@ -1,7 +1,7 @@
 """Which palette colour a pixel shows: decisions in the plane of colour differences.
 
 Shading, patterns and brightness shifts add the same amount to all three channels, so they vanish in this plane and
-antialiased edges lie on straight lines between background and object. This module knows colours, not shapes.
+antialiased edges are on straight lines between background and object. This module knows colours, not shapes.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """The detector of the scenes world: pixels in, objects out; it sees nothing but a uint8 RGB image.
 
 Pixels are labelled by colour, labels are cut into objects, and each object is compared with the four shapes. The
-confidence is the template IoU, calibrated so that a clean or mildly damaged object lies above 0.9 (the counting
+confidence is the template IoU, calibrated so that a clean or mildly damaged object is above 0.9 (the counting
 threshold of GenEval) and a ragged one between 0.5 and 0.9, times colour, proportion and margin.
 """
 

@@ -17,7 +17,7 @@ from mulosd.scenes import vocabulary as voc
 
 Floats = npt.NDArray[np.float32]
 
-_ARM = 0.38  # arm half width of a cross over its half extent; rendered ones lie in [0.33, 0.43]
+_ARM = 0.38  # arm half width of a cross over its half extent; rendered ones are in [0.33, 0.43]
 _ARM_RANGE = (0.25, 0.5)
 _PERIMETERS = {"circle": 2 * np.pi, "square": 8.0, "triangle": 2 + 2 * np.sqrt(5.0), "cross": 8.0}  # half extent 1
 _STEPS = 3
@@ -120,7 +120,7 @@ def _bounded(params: Floats) -> Floats:
 
 
 def _moments(mask: Floats) -> tuple[float, float, float, float]:
-    """Centroid (x, y) and standard deviations (x, y) in pixels; a pixel's centre lies at .5."""
+    """Centroid (x, y) and standard deviations (x, y) in pixels; a pixel's centre is at .5."""
     total = float(mask.sum())
     stats = []
     for profile in (mask.sum(0), mask.sum(1)):

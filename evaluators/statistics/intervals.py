@@ -68,7 +68,7 @@ def prompt_of(sample_id: str) -> str:
 def wilson_interval(successes: float, n: int, *, confidence: float = CONFIDENCE) -> Interval:
     """Wilson's score interval of a proportion; sensible at 0 and n, where a bootstrap has no width.
 
-    Raises ValueError when n < 1 or successes lies outside [0, n].
+    Raises ValueError when n < 1 or successes is outside [0, n].
     """
     if n < 1 or not 0 <= successes <= n:
         raise ValueError(f"successes = {successes} of n = {n}")
@@ -183,8 +183,8 @@ def non_inferiority(
 ) -> NonInferiority:
     """Whether candidate - baseline is shown to be no worse than `margin` (in the metric's unit, > 0).
 
-    direction: which values are better. Non-inferior when the whole two-sided 95 % interval lies on the good side of the
-    margin, inferior when all of it lies beyond; otherwise nothing is shown, which is not the same as equal.
+    direction: which values are better. Non-inferior when the whole two-sided 95 % interval is on the good side of the
+    margin, inferior when all of it is beyond; otherwise nothing is shown, which is not the same as equal.
     """
     if not margin > 0 or not math.isfinite(margin):
         raise ValueError(f"margin = {margin}; a non-inferiority margin is a finite number above 0")

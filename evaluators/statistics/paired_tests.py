@@ -92,7 +92,7 @@ def mcnemar_exact(a: Values, b: Values) -> PairedTest:
     n = only_a + only_b
     tail = sum(math.comb(n, i) for i in range(min(only_a, only_b) + 1))
     note = f"only the first right on {only_a} prompts, only the second on {only_b}"
-    # Integers until the end: 2^-n alone underflows from n = 1075 on.
+    # Integers until the end: 2^-n underflows from n = 1075 on.
     return PairedTest("McNemar, exact", min(1.0, 2 * tail / 2**n), note, len(shared))
 
 

@@ -44,7 +44,7 @@ def fetch(
 ) -> Iterator[Fetched]:
     """Fetch the files of `family` into `out` (default: `sources` in the weights folder), part by part.
 
-    parts: only these. revisions: repository -> commit. is_dry: ask the hub for commits and names alone. UserErrors for
+    parts: only these. revisions: repository -> commit. is_dry: ask the hub for commits and names only. UserErrors for
     unknown names, no network, an offline setting, a repository or commit that is not there, and a file that changed.
     """
     released = released_families()

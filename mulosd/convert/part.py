@@ -1,6 +1,6 @@
 """`mulosd convert`: a checkpoint becomes one part of a family: safetensors plus its entry in the family's card.
 
-Strict: a missing, unexpected or wrongly shaped tensor is refused by name; `LEFTOVERS` alone are dropped. Nothing in
+Strict: a missing, unexpected or wrongly shaped tensor is refused by name; only `LEFTOVERS` are dropped. Nothing in
 the weights of LlamaGen says which grid they were trained for (docs/checkpoints.md "Pitfalls"), so the grid is the
 part's, and whatever hints at another one (file name, arguments, left-over tables, the same file twice) is refused.
 """

@@ -44,7 +44,7 @@ LANTERN = (
 @dataclass(frozen=True)
 class Source:
     """A checkpoint: its tensors, the arguments stored beside them as JSON values ({} where none), its size name
-    (Tar's files; "" elsewhere), the key that it lay under ("" where bare) and the sha256 of each file that was read."""
+    (Tar's files; "" elsewhere), the key that it was under ("" where bare) and the sha256 of each file that was read."""
 
     tensors: dict[str, Tensor]
     args: dict[str, Any]
@@ -56,7 +56,7 @@ class Source:
 def read_source(path: Path, places: Sequence[str] = PLACES) -> Source:
     """Read a .pt / .pth file, a safetensors file or a folder of safetensors files; DataError where none is there.
 
-    places: keys that weights may lie under, the first that is there counts.
+    places: keys that weights may be under; the first one present counts.
     """
     files = _files(path)
     if path.is_dir() or path.suffix == ".safetensors":
@@ -76,7 +76,7 @@ def read_source(path: Path, places: Sequence[str] = PLACES) -> Source:
 def unwrap(content: Any, path: Path, places: Sequence[str] = PLACES) -> Source:
     """What an unpickled file holds, under its own names.
 
-    It lies below the first of `places` that is there (`module` is DeepSpeed's), else it is the bare mapping (FSDP);
+    It is under the first of `places` that is present (`module` is DeepSpeed's), else it is the bare mapping (FSDP);
     inside it may be Tar's {"name", "args", "sd"}.
     """
     outer = content if isinstance(content, Mapping) else {}

@@ -47,7 +47,7 @@ def next_block(target: Engine, drafter: Engine, rows: int) -> Block:
 
 
 def draft_block(job: Job, target: Engine, drafter: Engine, block: Block, window: int) -> None:
-    """Draft the block's rows anew and write their up-sampled codes into the target's undecided cells.
+    """Draft the block's rows again and write their up-sampled codes into the target's undecided cells.
 
     They count as decided until the verification opens some again; none is committed.
     """

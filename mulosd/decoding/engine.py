@@ -85,7 +85,7 @@ class Engine:
 
     tokens [B, N] int64; decided [B, N]: the token is fixed; committed [B, N]: its slot holds K/V of that
     token. N = grid cells. Scratch slot N + row holds the provisional start of that row. iteration: of the noise, for
-    cells that are drawn again. finite: notes images whose logits are not.
+    cells that are sampled again. finite: notes images whose logits are not.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Engine:
         self.iteration = 0
 
     def start_logits(self, kind: str) -> Tensor:
-        """Logits [B, V] of position -1; runs the prefix alone if no forward has carried it yet."""
+        """Logits [B, V] of position -1; runs the prefix by itself if no forward has carried it yet."""
         if self._start_logits is None:
             self.feed([Queries.empty() for _ in range(self.batch)], kind)
         assert self._start_logits is not None
@@ -212,7 +212,7 @@ class Engine:
         return logits
 
     def _mask(self, positions: Ints, slots: Ints, rows: Ints, causal: bool) -> Bools:
-        """Visible slots [B, Q, S'], cut behind the last slot that any query sees. Trash is never visible."""
+        """Visible slots [B, Q, S'], cut after the last slot that any query sees. Trash is never visible."""
         batch, width = positions.shape
         visible = np.zeros((batch, width, self.cache.slots), bool)
         before = np.arange(self.num_tokens) <= positions[..., None]

@@ -1,4 +1,4 @@
-"""Multi-Scale Local Speculative Decoding (arXiv 2601.05149): the cycle, drawn in docs/mulosd.md.
+"""Multi-Scale Local Speculative Decoding (arXiv 2601.05149): the cycle of docs/mulosd.md.
 
 draft low rows -> up-sample -> verify all in one forward -> spread the rejections -> resample -> next rows.
 `rows_per_cycle = all` makes one cycle of it. Serial resampling feeds accepted tokens again (option C of docs/mulosd.md
@@ -47,7 +47,7 @@ def _verification_forward(target: Engine, block: Block) -> Tensor:
     """One causal forward over earlier tokens without valid K/V and the drafts: logits [B, M, V] of the blocks' cells.
 
     Cell p is judged by the output at p - 1, so the token before the block is always fed and the block's last draft
-    is not. M is the size of the largest block; what lies behind an image's own block means nothing.
+    is not. M is the size of the largest block; what follows an image's own block is meaningless.
     """
     chains = []
     for b, (start, stop) in enumerate(zip(block.start, block.stop, strict=True)):
@@ -119,7 +119,7 @@ def _draw_first(job: Job, target: Engine, block: Block, resampled: Bools, logits
 
 
 def _carry(job: Job, target: Engine, block: Block, resampled: Bools) -> None:
-    """Draw the rest of R_X in raster order; each forward carries every token since the last drawn one.
+    """Sample the rest of R_X in raster order; each forward carries every token since the last sampled one.
 
     What follows the last one is out of date: the next verification carries it.
     """

@@ -1,6 +1,6 @@
 """The k-NN table of a codebook, computed once per codebook and kept on disk.
 
-One table serves every pool_k up to its width: its columns are sorted, so a smaller pool is a prefix. Files lie in
+One table serves every pool_k up to its width: its columns are sorted, so a smaller pool is a prefix. Files are in
 $XDG_CACHE_HOME/mulosd (else ~/.cache/mulosd), are named after the codebook's content and carry a digest of their own.
 """
 

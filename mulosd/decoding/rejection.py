@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Verdict(NamedTuple):
-    """Maps [H, W] of one image: R_T, and R_X, which the target draws again; and the tau that made them."""
+    """Maps [H, W] of one image: R_T, and R_X, which the target samples again; and the tau that made them."""
 
     rejected: Bools
     resampled: Bools
@@ -30,7 +30,7 @@ class Verdict(NamedTuple):
 def judge(method: MuLoSD, mass: Floats, start: int, grid: int) -> Verdict:
     """The verdict on drafted cells start .. start + M - 1, from their pooled masses [M].
 
-    Under `raster-redraft` R_X is the first failed cell alone and R_T every draft from it on: those are discarded.
+    Under `raster-redraft` R_X is only the first failed cell and R_T every draft from it on: those are discarded.
     """
     block = np.zeros(grid * grid, bool)
     block[start : start + len(mass)] = True

@@ -95,8 +95,8 @@ def fill(engine: Engine, worklists: Sequence[Worklist], kind: str, record: Recor
 def _front(engine: Engine, b: int, work: Worklist, cells: Sequence[Cell]) -> tuple[Queries, list[int]]:
     """Queries of one image: the predecessor of every ready cell, then decided tokens not fed yet but the grid's last.
 
-    Also the query index of each cell, -1 for cell 0, which is drawn from the prefix's own logits. An image that
-    is done, or draws cell 0 alone, has no query, so that it takes no forward of its batch.
+    Also the query index of each cell, -1 for cell 0, which is sampled from the prefix's own logits. An image that
+    is done, or draws only cell 0, has no query, so that it takes no forward of its batch.
     """
     queries, picks = Queries.empty(), []
     grid = engine.grid

@@ -3,7 +3,7 @@
 A family folder holds `card.json` and the safetensors files that it names. The card is the source of
 every shape: grid, prefix, rotary scale, codebook, sampler preset, and the hashes of the files. `tiny` ships
 with its weights. A released family ships as a data file of the same form without hashes (`assets/families`);
-its weights lie in a folder of the user, where `mulosd convert` wrote them and completed the card. Any other
+its weights are in a folder of the user, where `mulosd convert` wrote them and completed the card. Any other
 folder there with a card is a family too.
 """
 
@@ -105,7 +105,7 @@ class Card:
 
     @property
     def num_classes(self) -> int | None:
-        """Classes that a class-conditional target draws; None for a target that takes text."""
+        """Classes that a class-conditional target generates; None for a target that takes text."""
         count: int | None = self.raw["parts"][self.raw["targets"][self.target_id]["model"]]["config"].get("num_classes")
         return count
 
@@ -123,7 +123,7 @@ class Card:
 
 
 def weights_folder() -> Path:
-    """Where converted families lie: $MULOSD_WEIGHTS, else ~/.cache/mulosd."""
+    """Folder of converted families: $MULOSD_WEIGHTS, else ~/.cache/mulosd."""
     return Path(os.environ.get(WEIGHTS) or home() / ".cache" / "mulosd").absolute()
 
 
@@ -161,7 +161,7 @@ def read_card(path: Path) -> dict[str, Any]:
 
 
 def families() -> Iterator[tuple[Path, dict[str, Any]]]:
-    """(folder, card) of every known family: shipped, released, and what else lies in the weights folder."""
+    """(folder, card) of every known family: shipped, released, and whatever else is in the weights folder."""
     for name in SHIPPED:
         yield family_folder(name), read_family(family_folder(name))
     released = released_families()

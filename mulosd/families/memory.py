@@ -1,4 +1,4 @@
-"""Device memory that a target needs, from its card alone: weights and caches, before anything is loaded. No torch.
+"""Device memory that a target needs, from its card only: weights and caches, before anything is loaded. No torch.
 
 Activations are not in it: they depend on the widest call and are small beside these, apart from the tokenizer's at
 high resolution. The numbers are bytes.

@@ -15,7 +15,7 @@ NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16
 
 
 def tensors_of(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Name -> (dtype, shape) of a safetensors file, from its header alone."""
+    """Name -> (dtype, shape) of a safetensors file, read from its header."""
     try:
         with safe_open(path, framework="numpy") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  not a mapping

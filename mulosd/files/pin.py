@@ -46,7 +46,7 @@ def content_of(pinned: str) -> str:
 def short_name(value: object) -> object:
     """A pinned file as labels show it: `net.pth@3f2a91c4`, its name and the first digits of its content.
 
-    Of the content alone `sha256:3f2a91c4`; every other value is returned as it is.
+    Of the content only `sha256:3f2a91c4`; every other value is returned as it is.
     """
     found = re.fullmatch(r"(?:(.*)#)?sha256:([0-9a-f]{64})", value, re.DOTALL) if isinstance(value, str) else None
     if found is None:

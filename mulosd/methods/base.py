@@ -109,7 +109,7 @@ class SamplerKnobs:
         return resolve_sampling({key: getattr(self, key) for key in SAMPLER_KEYS}, preset)
 
     def samplings(self, preset: Mapping[str, float]) -> list[Sampling]:
-        """Sampling of every model that draws codes of this method's images."""
+        """Sampling of every model that samples codes of this method's images."""
         return [self.target_sampling(preset)]
 
     def draws_greedily(self, preset: Mapping[str, float]) -> bool:

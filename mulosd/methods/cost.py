@@ -1,4 +1,4 @@
-"""What configurations of methods say about a target from its card alone: samplers and forward passes. No torch."""
+"""What configurations of methods say about a target from its card only: samplers and forward passes. No torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -16,7 +16,7 @@ class DraftOnly(DraftKnobs):
     decoder: ClassVar[str] = "mulosd.decoding.draft_only:decode_draft_only"
 
     def samplings(self, preset: Mapping[str, float]) -> list[Sampling]:
-        """The drafter's: the target draws nothing."""
+        """The drafter's: the target samples nothing."""
         return [self.draft_sampling(preset)]
 
     def forward_passes(self, grids: Grids) -> Forecast:

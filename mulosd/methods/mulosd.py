@@ -199,7 +199,7 @@ class MuLoSD(DraftKnobs):
         )
 
     def _redrafting(self, grids: Grids) -> Forecast:
-        """From no rejection to one at the first cell of every cycle, which then settles that cell alone.
+        """From no rejection to one at the first cell of every cycle, which then settles only that cell.
 
         A cycle costs what drafting from the row of its first cell costs; cell 0 drafted again takes no pass of its own.
         """

@@ -65,7 +65,7 @@ class ARDTok(Transformer):
         mask: Tensor | int,
         prefix: Tensor | None = None,
     ) -> Tensor:
-        """As the trunk's; the rows behind those of `prefix` start from the null prefix that the model keeps."""
+        """As the trunk's; the rows after those of `prefix` start from the null prefix that the model keeps."""
         if prefix is None or len(prefix) == len(tokens):
             return super().features(tokens, positions, slots, cache, mask, prefix)
         num, length = prefix.shape[:2]
@@ -83,11 +83,11 @@ class ARDTok(Transformer):
         return torch.cat([conditional, null])
 
     def embed(self, tokens: Tensor, positions: Tensor, prefix_len: int) -> Tensor:
-        """Embeddings [R, Q, d] of codes at raster positions behind a prefix of `prefix_len` rows."""
+        """Embeddings [R, Q, d] of codes at raster positions after a prefix of `prefix_len` rows."""
         return self.tok_embeddings(tokens) + self.abs_pe[0, prefix_len + positions]  # type: ignore[no-any-return]
 
     def position_table(self, prefix_len: int) -> Tensor:
-        """What is added to the embeddings of positions 0, 1, … behind a prefix of `prefix_len` rows."""
+        """What is added to the embeddings of positions 0, 1, … after a prefix of `prefix_len` rows."""
         return self.abs_pe[0, prefix_len:]
 
     def _prefix_rows(self, features: Tensor) -> Tensor:

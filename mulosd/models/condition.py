@@ -18,7 +18,7 @@ class Condition:
 
 
 class Prefix(NamedTuple):
-    """rows [R, T, d] and mask [R, T]; R = B, or 2B with the null rows behind the conditional ones.
+    """rows [R, T, d] and mask [R, T]; R = B, or 2B with the null rows after the conditional ones.
 
     A model that keeps the K/V of its null form (`mulosd.models.ar_dtok`) leaves the null ones out of `rows`.
     """

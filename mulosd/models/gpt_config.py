@@ -11,7 +11,7 @@ class GPTConfig:
     prefix_len: rows of the longest prefix. prefix_attention: "zero" erases q and k of the prefix, as LlamaGen does.
     positions "learned": no rotation, the model adds a table to its embeddings. logits_dtype: what logits and guidance
     are computed in, "float32" (or wider) or "model" (that of the weights). grids: all grids that one set of weights
-    serves, told apart by a resolution token at the end of the prefix; () is `grid` alone (`on_grid`).
+    serves, distinguished by a resolution token at the end of the prefix; () is `grid` only (`on_grid`).
     """
 
     dim: int

@@ -17,7 +17,7 @@ class ImageGPT(Transformer):
         self.cls_embedding = embedder
 
     def prefix(self, condition: Condition, *, with_null: bool) -> Prefix:
-        """Prefix rows of a condition, the null rows behind them if `with_null`."""
+        """Prefix rows of a condition, the null rows after them if `with_null`."""
         prefix: Prefix = self.cls_embedding(condition, with_null=with_null)
         return prefix
 

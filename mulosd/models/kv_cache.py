@@ -1,4 +1,4 @@
-"""Keys and values of a model's past: where each token's lie, and what stands for a collapsed prefix."""
+"""Keys and values of a model's past: where each token's are, and what represents a collapsed prefix."""
 
 from copy import copy
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ class KVCache:
     """Keys and values of every layer: prefix slots, then N grid slots, scratch slots and one trash slot.
 
     A token of raster position p lives in slot p; `trash` takes padded queries and is never visible. Slot 0 follows the
-    prefix in use, so that behind one shorter than `prefix_slots` the rest of `kv` stays unused. With `is_collapsed` the
+    prefix in use, so that after one shorter than `prefix_slots` the rest of `kv` stays unused. With `is_collapsed` the
     whole prefix is `VIRTUAL_KEYS` keys. prefix_len: rows to keep room for; None: of the longest prefix.
     """
 
@@ -58,7 +58,7 @@ class KVCache:
             scores = log_count(mask.sum(1), self.kv.dtype)
             self.scores = F.pad(scores, (0, self.slots))[:, None, None]  # of the virtual keys, then 0 for every slot
         else:
-            self.is_prefix_open = bool(mask.all())  # asked here, once, as the answer waits for the device
+            self.is_prefix_open = bool(mask.all())  # once, here: `.all()` waits for the device
 
     def of_rows(self, rows: slice) -> "KVCache":
         """The cache of some of the rows, in the same memory."""
@@ -74,7 +74,7 @@ class KVCache:
 def log_count(count: Tensor, dtype: torch.dtype) -> Tensor:
     """Scores [R, VIRTUAL_KEYS] of `dtype` whose exponentials add up to count [R].
 
-    log n alone, rounded to bfloat16, would weigh the prefix wrongly by up to 1.6 %. So the first score is rounded
+    log n by itself, rounded to bfloat16, would weigh the prefix wrongly by up to 1.6 %. So the first score is rounded
     from slightly below log n, and the second one carries what is left, where rounding hardly counts.
     """
     exact = count.double()

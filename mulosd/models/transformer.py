@@ -144,7 +144,7 @@ class Block(nn.Module):
         kv[0].scatter_(2, index, k)
         kv[1].scatter_(2, index, v)
         heads = F.scaled_dot_product_attention(q, kv[0, :, :, :span], kv[1, :, :, :span], attn_mask=mask)
-        if lead is not None:  # a padded row sees itself alone
+        if lead is not None:  # a padded row sees only itself
             heads = torch.cat([torch.where(lead[:, None, :, None], means, prefix), heads], dim=2)
         x = x + self.attention.out(heads)
         return x + self.feed_forward(self.ffn_norm(x))  # type: ignore[no-any-return]
@@ -176,12 +176,12 @@ class Transformer(nn.Module):
         self.collapses_prefix = is_rotary and config.prefix_attention == "zero"
 
     def new_cache(self, rows: int, *, scratch: int = 0, prefix_len: int | None = None) -> KVCache:
-        """An empty cache for `rows` sequences behind prefixes of up to `prefix_len` rows (None: of any length)."""
+        """An empty cache for `rows` sequences after prefixes of up to `prefix_len` rows (None: of any length)."""
         weight, collapses = self.output.weight, self.collapses_prefix
         return KVCache(self.config, rows, scratch=scratch, prefix_len=prefix_len, like=weight, is_collapsed=collapses)
 
     def embed(self, tokens: Tensor, positions: Tensor, prefix_len: int) -> Tensor:
-        """Embeddings [R, Q, d] of codes at raster positions behind a prefix of `prefix_len` rows."""
+        """Embeddings [R, Q, d] of codes at raster positions after a prefix of `prefix_len` rows."""
         x = self.tok_embeddings(tokens)
         if self.config.axial_positions:
             grid, (first, _) = self.config.grid, self.config.axes
@@ -201,7 +201,7 @@ class Transformer(nn.Module):
         return self.output(self.norm(x[:, prefix.shape[1] - 1 :]))  # type: ignore[no-any-return]
 
     def position_table(self, prefix_len: int) -> Tensor | None:
-        """What is added to the embeddings of positions 0, 1, … behind a prefix of `prefix_len` rows: [>= N - 1, d]."""
+        """What is added to the embeddings of positions 0, 1, … after a prefix of `prefix_len` rows: [>= N - 1, d]."""
         if not self.config.axial_positions:
             return None
         own = slice(self.config.axes[0], self.config.axes[0] + self.config.grid)

@@ -1,7 +1,7 @@
 """VQ tokenizer in LlamaGen's layout and under its state-dict names (tokenizer/tokenizer_image/vq_model.py).
 
 images [B, 3, height, width] in about [-1, 1]  <->  codes [B, H, W] with H = height / stride.
-`patch` > 1 (the tiny family) puts a space-to-depth stem in front of `conv_in` and its inverse behind
+`patch` > 1 (the tiny family) puts a space-to-depth stem in front of `conv_in` and its inverse after
 `conv_out`; the released layout is patch = 1. Knows nothing of text, sampling or files.
 """
 

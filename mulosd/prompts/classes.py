@@ -16,7 +16,7 @@ NUM_CLASSES = 1000  # of ImageNet
 
 
 def load(spec: Mapping[str, Any]) -> list[Prompt]:
-    """Keys: ids (list of class numbers, default all 1,000); `images_per_prompt` of the sweep draws each class often."""
+    """Keys: ids (class numbers, default all 1,000); with `images_per_prompt` each class gives several images."""
     where = check_keys(spec, KEYS)
     ids = spec.get("ids", range(NUM_CLASSES))
     if not isinstance(ids, list | range) or not all(type(i) is int and i in range(NUM_CLASSES) for i in ids):

@@ -51,7 +51,7 @@ KEYS = ("path",)
 def load(spec: Mapping[str, Any]) -> list[Prompt]:
     """Keys: path (optional; without it upstream's file is regenerated).
 
-    metadata: the line's tag, include and exclude. Raises EnvironmentProblem when numpy draws other prompts than
+    metadata: the line's tag, include and exclude. Raises EnvironmentProblem when numpy generates other prompts than
     upstream did, DataError naming file and line when a line is not of upstream's form.
     """
     check_keys(spec, KEYS)

@@ -41,7 +41,7 @@ def guide(cond: Tensor, uncond: Tensor, scale: float) -> Tensor:
 
 
 def guide_up_to(logits: Tensor, positions: Tensor, sampler: Sampler) -> Tensor:
-    """Logits [2B, Q, V] of fed positions [B, Q], null rows last -> guided [B, Q, V], but c behind `cfg_interval`.
+    """Logits [2B, Q, V] of fed positions [B, Q], null rows last -> guided [B, Q, V], but c after `cfg_interval`.
 
     The output at a position decides the next cell, so that the cells up to cfg_interval + 1 are guided: LlamaGen counts
     from its second token on.

@@ -1,4 +1,4 @@
-"""Counter-based sampling noise: a pure function of (seed, stream, grid, position, iteration, node, code).
+"""Counter-based sampling noise: a pure function of (seed, stream, grid, position, iteration, code).
 
 No generator state exists, so an image's noise depends on its identity and never on batch, order or device.
 The hash is a 64-bit mix (the finaliser constants are those of SplitMix64, Steele et al. 2014) evaluated with

@@ -1,7 +1,7 @@
 """Scenes whose captions name everything: looks, pattern, count, relation and background.
 
 Built from the pieces of the frozen sampler, with random streams of their own, so that nothing of `world` changes.
-Captions of two objects come from the hash bucket that no training caption lies in; the few hundred captions of one
+Captions of two objects come from the hash bucket that no training caption falls into; the few hundred captions of one
 object and of several equal ones are all trained on, as everywhere in this world. No caption comes twice.
 """
 

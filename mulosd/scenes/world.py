@@ -1,6 +1,6 @@
 """Sampling of scenes: layouts, captions in GenEval's six task forms, exact labels.
 
-Positions and sizes lie on a lattice of 1/32 of the image side (one pixel of the lowest
+Positions and sizes are on a lattice of 1/32 of the image side (one pixel of the lowest
 resolution). Two splits of captions exist for the task forms with a large caption space
 (`HASHED_TAGS`): captions whose hash falls into bucket 0 are never drawn for training and are the
 only ones drawn for evaluation. The other forms have fewer than a hundred captions, all trained on.

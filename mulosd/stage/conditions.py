@@ -64,7 +64,7 @@ def read_conditions(
     if len(data) != entry.bytes or sha256_hex(data) != entry.sha256:
         raise DataError(
             f"{path} does not match its manifest ({len(data)} bytes, {entry.bytes} expected, or another digest); "
-            "delete the file and run the sweep again to encode its prompts anew."
+            "delete the file and run the sweep again."
         )
     wanted = None if keys is None else [("key", "in", sorted(keys))]
     names = None if columns is None else list(columns)
@@ -102,5 +102,5 @@ def condition_problems(folder: Path) -> dict[Path, str]:
             found[folder / name] = str(error)
     for path in folder.glob("*.parquet"):
         if path.name not in files:
-            found[path] = f"{path} is not in the manifest: its run was stopped; the next run encodes its prompts anew."
+            found[path] = f"{path} is not in the manifest: its run was stopped; the next run encodes its prompts again."
     return found

@@ -36,7 +36,7 @@ def chunk_name(index: int) -> str:
 
 
 def chunk_path(cell_dir: Path, index: int) -> Path:
-    """Where chunk `index` of a cell lies."""
+    """Path of chunk `index` of a cell."""
     return cell_dir / "images" / chunk_name(index)
 
 

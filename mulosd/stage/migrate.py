@@ -42,7 +42,7 @@ MIGRATIONS: dict[int, Callable[[pa.Table], pa.Table]] = {
 
 
 def version_of(schema: pa.Schema, path: Path) -> int:
-    """The format version of a chunk; DataError for a file that is no chunk or comes from a newer program."""
+    """The format version of a chunk; DataError for a file that is not a chunk or comes from a newer program."""
     found = (schema.metadata or {}).get(b"mulosd.schema")
     text = "none" if found is None else found.decode("utf-8", "replace")
     if not text.isdigit() or not min(MIGRATIONS) <= int(text) <= SCHEMA_VERSION:

@@ -25,7 +25,7 @@ class Removable:
         return f"{self.path}: {self.reason} ({self.bytes / 2**20:.1f} MiB)"
 
     def remove(self) -> None:
-        """Delete it; a file that is gone already is no error."""
+        """Delete it; a file that is already gone is not an error."""
         if self.path.is_dir():
             shutil.rmtree(self.path)
         else:

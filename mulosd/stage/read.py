@@ -1,4 +1,4 @@
-"""Read staged rows: plain dictionaries, pictures and status maps as numpy arrays.
+"""Read staged rows: plain dictionaries, images and status maps as numpy arrays.
 
 Rows are keyed by `schema.COLUMNS`; `image` is {"bytes", "path"} or None for a failed sample. Page
 checksums are verified on every read. pyarrow rather than `datasets`, whose cache returns old rows of a
@@ -19,7 +19,7 @@ from mulosd.errors import DataError, first_line
 from mulosd.stage.manifest import SCHEMA_VERSION, read_manifest
 from mulosd.stage.migrate import upgrade, version_of
 
-_REPAIR = "delete the file and run the sweep again to decode it anew"
+_REPAIR = "delete the file and run the sweep again"
 
 
 def read_rows(path: Path, *, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
@@ -102,7 +102,7 @@ def check_unique(rows: Sequence[Mapping[str, Any]], seen: set[str], path: Path) 
 
 
 def image_array(row: Mapping[str, Any]) -> np.ndarray | None:
-    """The picture of a row as uint8 [height, width, 3]; None for a failed sample."""
+    """The image of a row as uint8 [height, width, 3]; None for a failed sample."""
     from PIL import Image
 
     if row["image"] is None:

@@ -1,4 +1,4 @@
-"""Move what is damaged in a cell out of the way, so that the next run makes it anew. Nothing is deleted or guessed.
+"""Move what is damaged in a cell out of the way, so that the next run makes it again. Nothing is deleted or guessed.
 
 A damaged file goes to `quarantine/` inside its cell and leaves its manifest. An intact chunk that is not recorded, as a
 stopped run leaves it, stays where it is: the next run checks it against its plan and records it. Hold the cell's lock.
@@ -38,14 +38,14 @@ def repair_cell(cell_dir: Path, *, dry_run: bool = False) -> list[Action]:
 
 
 def repair_conditions(folder: Path, *, dry_run: bool = False) -> list[Action]:
-    """Repair the folder of one encoder's conditions; what is moved away is encoded anew. Hold the folder's lock."""
+    """Repair the folder of one encoder's conditions; what is moved away is encoded again. Hold the folder's lock."""
     damaged = [path for path in condition_problems(folder) if path.exists()]
     if not dry_run:
         for path in damaged:
             _move_away(folder, path)
         if (folder / MANIFEST).exists():
             write_manifest(folder, condition_entries(folder))
-    return [Action(path, f"moved to {QUARANTINE}/; the next run encodes its prompts anew") for path in damaged]
+    return [Action(path, f"moved to {QUARANTINE}/; the next run encodes its prompts again") for path in damaged]
 
 
 def _repair(cell_dir: Path, problem: Problem, dry_run: bool) -> Action:
@@ -55,7 +55,7 @@ def _repair(cell_dir: Path, problem: Problem, dry_run: bool) -> Action:
     elif path.parent == cell_dir / "images" and _is_left_by_a_stopped_run(path, problem):
         text = "published by a stopped run and intact; the next run records it"
     else:
-        text = f"moved to {QUARANTINE}/; the next run makes it anew"
+        text = f"moved to {QUARANTINE}/; the next run makes it again"
         if not dry_run:
             _move_away(cell_dir, path)
     if not dry_run:

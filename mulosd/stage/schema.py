@@ -15,7 +15,7 @@ import pyarrow as pa
 from mulosd.stage.manifest import SCHEMA_VERSION
 from mulosd.types import COUNTERS, Decoded, PromptTokens
 
-# The largest index of Arrow's int64 columns; seeds and counters live below it.
+# Arrow types of the columns below; seeds and counters fit int64.
 _PLAIN = {"string": pa.string(), "int32": pa.int32(), "int64": pa.int64(), "binary": pa.binary()}
 _LISTS = {"ints": ("int32", pa.int32()), "floats": ("float64", pa.float64())}
 

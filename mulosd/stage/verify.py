@@ -16,7 +16,7 @@ from mulosd.stage.schema import pixel_digest, rows_digest
 
 
 class ForeignChunk(DataError):
-    """A chunk file lies in the folder of another cell."""
+    """A chunk file is in the folder of another cell."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _record_problems(root: Path) -> list[Problem]:
     for path in (path for path, problem in found.items() if path.name == "bench.json" and not problem):
         rows = path.with_name("rows.parquet")
         try:
-            # Bench runs of before have no digest: their page checksums must do.
+            # Older bench runs have no digest; rely on page checksums.
             is_same = sha256_hex(read_bytes(rows)) == read_json(path).get("rows_sha256") or (
                 "rows_sha256" not in read_json(path) and bool(read_table(rows))
             )

@@ -33,7 +33,7 @@ from mulosd.upsample.down import AreaDown
 class Target:
     """Target model, drafter and tokenizer of one card; `decode` is the only door.
 
-    An image depends on its prompt, seed and method alone; bit equality across machines also needs the
+    An image depends only on its prompt, seed and method; bit equality across machines also needs the
     same batch shape and thread count.
     """
 

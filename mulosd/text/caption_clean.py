@@ -1,6 +1,6 @@
 r"""Caption cleaning of LlamaGen's T5 pipeline (its language/t5.py): text -> the text its models were trained to read.
 
-A filter for captions from the web: lower case, no links, mark-up, file names, sizes or shop talk, and a blank behind
+A filter for captions from the web: lower case, no links, mark-up, file names, sizes or shop talk, and a blank after
 every comma. Ordinary prompts lose little; `#1`, brackets, `/` and `&` vanish. Knows nothing of tokens.
 """
 

@@ -12,7 +12,7 @@ from mulosd.types import PromptTokens
 class Encoded:
     """What an encoder made of B prompts: the condition to keep, and per prompt how many of its ids are padding.
 
-    Padding of ids is no masking: Tar's reference fills what its LLM left out with id 0, which counts like any other id.
+    Padding of ids is not masking: Tar's reference fills what its LLM left out with id 0, which counts like any id.
     failed: prompts (0 to B - 1) whose ids rest on logits that are not finite; features are checked by who takes them.
     tokens: what was read of each prompt, () where an encoder does not read text.
     """

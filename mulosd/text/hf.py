@@ -1,4 +1,4 @@
-"""Models and tokenizers of `transformers` from a converted folder: local, hashed, safetensors alone, no code run."""
+"""Models and tokenizers of `transformers` from a converted folder: local, hashed, safetensors only, no code run."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def load_model(name: str, card: Card, part: str, *, device: str, dtype: str) -> 
         local_files_only=True,
         use_safetensors=True,
         output_loading_info=True,
-        ignore_mismatched_sizes=True,  # told below, like the others
+        ignore_mismatched_sizes=True,  # reported below with the other mismatches
     )
     unused = UNUSED.get(card.encoders[part]["architecture"], ())
     kinds = {  # transformers would go on, with random numbers in place of what does not fit

@@ -1,7 +1,7 @@
 """LlamaGen's captions: cleaned twice, tokenised, through T5's encoder half, padded on the left.
 
 The encoder and its tokenizer are those of `transformers`, read from the folder that `mulosd convert` checked and
-hashed; weights come from safetensors files alone.
+hashed; weights come from safetensors files only.
 """
 
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ class T5:
 
 
 def left_padded(features: Tensor, mask: Tensor) -> Condition:
-    """Features [B, T, C] whose valid rows come first, mask [B, T] -> the same rows in order, behind rows of zeros."""
+    """Features [B, T, C] whose valid rows come first, mask [B, T] -> the same rows in order, after rows of zeros."""
     length = features.shape[1]
     first = length - mask.sum(1, keepdim=True)
     source = (torch.arange(length, device=mask.device) - first) % length

@@ -1,9 +1,9 @@
-"""Tar's first stage: a Qwen2 LLM draws TA-Tok ids for a prompt, TA-Tok turns them into features.
+"""Tar's first stage: a Qwen2 LLM samples TA-Tok ids for a prompt, TA-Tok turns them into features.
 
-The prompt is the chat template of the files with the task's image tags behind it. Each id is drawn with noise keyed by
-(seed, stream `condition`, index), so it does not depend on what shares the batch. The LLM may stop early or draw words:
+The prompt is the chat template of the files with the task's image tags after it. Each id is sampled with noise keyed by
+(seed, stream `condition`, index), so it does not depend on its batch. The LLM may stop early or produce words:
 only `<I...>` tokens count, and what is missing is filled with id 0, as in the reference. Unlike there, image tokens
-that a prompt spells out are not taken for drawn ones, and no repetition penalty is applied.
+that a prompt spells out are not taken for sampled ones, and no repetition penalty is applied.
 """
 
 import logging

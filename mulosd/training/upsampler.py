@@ -266,7 +266,7 @@ def token_loss(vectors: Tensor, vq: VQModel, image: Tensor, temperature: float) 
 
 
 def decode_straight_through(vq: VQModel, vectors: Tensor) -> Tensor:
-    """The picture of the nearest codes; gradients reach `vectors` as if nothing had been rounded."""
+    """The image of the nearest codes; gradients reach `vectors` as if nothing had been rounded."""
     chosen = vq.quantize.lookup(vq.quantize.nearest(vectors.detach()))
     return vq.decode_latent(vectors + (chosen - vectors).detach())
 

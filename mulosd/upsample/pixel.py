@@ -1,4 +1,4 @@
-"""Pixel-space up-sampling: decode the draft, enlarge the picture, encode at the target resolution.
+"""Pixel-space up-sampling: decode the draft, enlarge the image, encode at the target resolution.
 
 An `Enlarge` maps pixels [B, 3, height, width] in [-1, 1] to `ratio` times as large ones of the same device and dtype;
 it may overshoot the range.

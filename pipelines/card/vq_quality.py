@@ -50,9 +50,9 @@ def vq_summary(
 def picture_summary(
     prompts: Sequence[Prompt], draw: Callable[[Sequence[Prompt], Image], Image], *, image_px: int
 ) -> dict[str, Any]:
-    """Summary (`quality.summarise`, one cluster per scene) and "psnr" of pictures of scenes at `image_px`.
+    """Summary (`quality.summarise`, one cluster per scene) and "psnr" of images of scenes at `image_px`.
 
-    draw(prompts, originals): the pictures to judge, uint8 [B, height, width, 3] like the scenes' own renderings.
+    draw(prompts, originals): the images to judge, uint8 [B, height, width, 3] like the scenes' own renderings.
     """
     evaluators = _evaluators()
     states: list[Any] = [None] * len(evaluators)

@@ -31,7 +31,7 @@ def progress_bar(*, disable: bool = False) -> Iterator[ProgressCallback]:
         if at.stage not in bars:
             for bar in bars.values():
                 bar.close()
-            # Cached work is no work: the bar starts there, so that its rate is the rate of this run.
+            # Cached work does not count: the bar starts there, so that its rate is the rate of this run.
             bars[at.stage] = tqdm(
                 total=at.total, initial=at.cached, desc=at.stage, unit=UNITS[at.stage], disable=disable, mininterval=0.5
             )

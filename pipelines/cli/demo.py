@@ -1,4 +1,4 @@
-"""`mulosd demo`: the whole path on the tiny family, from prompts to table, pictures and MLflow; a repeat is cached."""
+"""`mulosd demo`: the whole path on the tiny family, from prompts to table, figures and MLflow; a repeat is cached."""
 
 import time
 from collections.abc import Callable

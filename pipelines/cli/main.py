@@ -85,7 +85,7 @@ def decode_options(command: Any) -> Any:
     options = [
         click.option("--target", required=True, help="Target id, e.g. tiny-mid."),
         click.option("--method", required=True, help="Id of a method; `mulosd methods` lists them."),
-        click.option("--prompt", required=True, help="Text to draw, or class:N."),
+        click.option("--prompt", required=True, help="What to generate: a text, or class:N."),
         click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True),
         click.option("--set", "knobs", multiple=True, metavar="KEY=VALUE", help="A knob of the method, e.g. tau=0.2."),
         click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True),

@@ -1,4 +1,4 @@
-"""`mulosd generate --explain`: the resolved schedule of a method on a target and its forwards. From the card alone."""
+"""`mulosd generate --explain`: the resolved schedule of a method on a target and its forwards, from the card only."""
 
 from mulosd.families.card import Card
 from mulosd.methods import SamplerKnobs

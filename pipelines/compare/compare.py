@@ -24,7 +24,7 @@ OVERALL = "geneval/overall"
 DETAIL = "detail/accuracy"
 DPG = "dpg/overall"
 # What can be marked best: means over samples that rows share. Recall is a mean over references judged by each row's own
-# manifold, and distances of distributions are no means at all.
+# manifold, and distances between distributions are not means.
 MARKED = ("forwards", "geneval", "dpg", "detail", "precision_effnet")
 NON_INFERIORITY_MARGIN = 0.05  # GenEval overall: the largest loss against ar that still counts as none
 
@@ -194,7 +194,7 @@ def _latency(row: CellRow) -> Estimate:
 def _best(group: _Group) -> dict[str, CellRow]:
     """Column key -> the row that is better than each other one, every paired interval excluding zero.
 
-    draft-only is no decoding of the target, so it takes no part where cost is compared.
+    draft-only does not decode with the target, so it is left out where cost is compared.
     """
     best = {}
     for column in COLUMNS:
@@ -247,7 +247,7 @@ def _verdicts(row: CellRow, baseline: CellRow | None, draft: CellRow | None, gro
 
 
 def _shown(gap: Estimate, limit: float) -> str:
-    """yes: the whole interval lies above the limit; no: all of it below; "" without an interval."""
+    """yes: the whole interval is above the limit; no: all of it below; "" without an interval."""
     if gap.interval is None:
         return ""
     low, high = gap.interval
@@ -255,7 +255,7 @@ def _shown(gap: Estimate, limit: float) -> str:
 
 
 def _draft_metric(row: CellRow, draft: CellRow) -> str:
-    """What a row and draft-only are told apart by: detail, which a draft lacks, or GenEval where it was not scored."""
+    """What distinguishes a row from draft-only: detail, which a draft lacks, or GenEval where it was not scored."""
     return DETAIL if _per_sample(row, DETAIL) and _per_sample(draft, DETAIL) else OVERALL
 
 

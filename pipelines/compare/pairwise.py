@@ -65,7 +65,7 @@ def compare_pair(a: Side, b: Side, *, metric: str | None = None, changes: int = 
 
 
 def sheet_columns(a: Side, b: Side, pair: Pair) -> dict[str, list[Picture]]:
-    """The pictures of the changed prompts for a contact sheet: one column per side, values in the captions."""
+    """The images of the changed prompts for a contact sheet: one column per side, values in the captions."""
     order = [change.sample_id for change in pair.changes]
     captions = {c.sample_id: f"{c.prompt} — A {_short(c.a)}, B {_short(c.b)}" for c in pair.changes}
     columns = {}
@@ -100,12 +100,12 @@ def settings_of(side: Side) -> dict[str, Any]:
 
 
 def _check_greedy(a: Side, b: Side) -> None:
-    """Greedy images of earlier versions depended on the seed where logits were close; they are no pair of today's."""
+    """Greedy images of earlier versions depended on the seed where logits were close; they do not pair with today's."""
     for old, new in ((a, b), (b, a)):
         if "greedy" in new.config and "greedy" not in old.config and _is_greedy(old):
             raise DataError(
-                f"the images of {old.row.cell_key} ({old.label}) were drawn greedily with noise among close logits, by "
-                f"an earlier version, and those of {new.row.cell_key} without; run the sweep of the first again."
+                f"the images of {old.row.cell_key} ({old.label}) were sampled greedily with noise among close logits "
+                f"by an earlier version, and those of {new.row.cell_key} without; run the sweep of the first again."
             )
 
 

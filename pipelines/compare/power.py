@@ -4,7 +4,7 @@ Model, for one image per prompt scored right or wrong by two methods on the same
 `discordance` of the prompts, their accuracies differ by `difference`, so that a prompt's difference has the variance
 discordance - difference^2 (the paired-proportions form behind McNemar's test; Connor 1987). A difference is shown when
 its 95 % interval excludes zero, with probability `POWER`; a normal approximation. "Non-inferior" is shown when the
-lower limit lies above -margin while the methods are in truth equal. Prompts are counted for GenEval's overall, the mean
+lower limit is above -margin while the methods are in truth equal. Prompts are counted for GenEval's overall, the mean
 of its tasks' means: `design` is what unequal tasks cost. Several images of a prompt add less than as many prompts:
 their variance shrinks by (1 + (m - 1) icc) / m.
 """

@@ -30,7 +30,7 @@ BENCHMARKS = ("scenes", "dpg_scenes")
 def sweep_regions(store: Store, sweep_key: str | None = None, *, cells: Sequence[str] = ()) -> list[CellRegions]:
     """The regions of every cell of a sweep that judges a draft (or of those named by key), in the order of its table.
 
-    DataError where the prompts are no scenes, a cell is unknown, or its draft is not in the sweep.
+    DataError where the prompts are not scenes, a cell is unknown, or its draft is not in the sweep.
     """
     rows = ordered(collect(store, sweep_key))
     if unknown := sorted(set(cells) - {row.cell_key for row in rows}):
@@ -50,9 +50,9 @@ def sweep_regions(store: Store, sweep_key: str | None = None, *, cells: Sequence
 
 
 def regions_of(image: npt.NDArray[np.uint8], grid: tuple[int, int]) -> Maps:
-    """Index into REGIONS per cell of a grid [H, W] over a picture [height, width, 3].
+    """Index into REGIONS per cell of a grid [H, W] over an image [height, width, 3].
 
-    object: the cell and its eight neighbours lie inside found objects; background: outside; edge: every other cell.
+    object: the cell and its eight neighbours are inside found objects; background: outside; edge: every other cell.
     """
     mask = np.zeros(image.shape[:2], bool)
     for found in ScenesDetector().detect(image):
@@ -89,7 +89,7 @@ def _grid(shown: Picture) -> tuple[int, int]:
 
 
 def _shown(store: Store, row: CellRow) -> list[Picture]:
-    """The pictures of a cell that belong to the sweep."""
+    """The images of a cell that belong to the sweep."""
     return pictures(store, row.cell_key, sample_ids=row.counters["cycles"])
 
 

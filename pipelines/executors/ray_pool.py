@@ -2,7 +2,7 @@
 
 An actor keeps its target while there is work for it. Then it takes one that no actor works on, the largest first, and
 helps with the largest share only when there is none: weights are swapped rarely and yet no actor idles. An actor gets
-jobs only after it has answered once: one that waits for a free device keeps nobody else from working.
+jobs only after it has answered once: an actor that waits for a device does not block the others.
 """
 
 from collections import Counter, deque
@@ -40,7 +40,7 @@ class Actor:
 
     @property
     def has_room(self) -> bool:
-        """Whether it may get a job. One that lost a worker before runs alone, to take no other down with it."""
+        """Whether it may get a job. One that lost a worker before runs by itself, to take no other down with it."""
         is_alone = any(job.attempts for job in self.jobs.values())
         return self.started is None and not is_alone and len(self.jobs) < IN_FLIGHT
 

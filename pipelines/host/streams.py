@@ -39,7 +39,7 @@ def _guard(name: str) -> Outlet | None:
         return None
     is_prompt = name == "stderr" or outlet.isatty()
     buffer = io.BufferedWriter(outlet)
-    # errors: a terminal without a dash, or a lone surrogate, shows "?" and is no traceback.
+    # errors: a terminal without a dash, or a lone surrogate, shows "?" instead of a traceback.
     text = io.TextIOWrapper(buffer, encoding=stream.encoding, errors="replace", line_buffering=is_prompt)
     setattr(sys, name, text)
     return outlet

@@ -1,4 +1,4 @@
-"""Nothing else of ours runs on a host while a bench run times there: work shares the host, timing has it alone.
+"""Reader-writer lock per host: workers share it, a timing run holds it exclusively.
 
 Two kernel locks of this user. A timing run closes the gate first, so that steady work cannot keep it waiting for
 ever, and then waits for the work that has begun: at most one chunk per worker. A dead process's locks die with it.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-FOLDER = "MULOSD_LOCK_DIR"  # environment variable: where the two files lie (default: the temporary folder)
+FOLDER = "MULOSD_LOCK_DIR"  # environment variable: where the two files are (default: the temporary folder)
 
 
 @contextmanager

@@ -213,7 +213,7 @@ def _timed_call(
     stats = decoded[0].stats  # every image of a call reports the call's times
     phases = {name: float(getattr(stats, name)) for name in PHASES}
     latency_s = latency_of(stats)
-    # The clock ticks in finite steps: equality up to a microsecond per phase is no contradiction.
+    # The clock ticks in finite steps: equality up to a microsecond per phase is allowed.
     if not 0.0 < latency_s <= wall_s + 1e-5 or sum(phases.values()) > wall_s + 1e-5:
         raise RuntimeError(
             f"{method.name}: the phases {phases} do not fit into the {wall_s:.6f} s that the call took by the clock"
@@ -292,7 +292,7 @@ def _sampler(cell: Cell) -> dict[str, Any]:
 def _settings(plan: Plan, spec: BenchSpec, threads: int) -> dict[str, Any]:
     """What an earlier run must share to stand for this one."""
     machine = {key: value for key, value in machine_facts().items() if key != "load_1min"}
-    is_default = spec.batches == BenchSpec().batches  # left out of the settings, so that runs of before stay equal
+    is_default = spec.batches == BenchSpec().batches  # left out of the settings, so that older runs stay equal
     return {
         **({} if is_default else {"batches": list(spec.batches)}),
         "cells": [cell.key for cell in plan.cells],

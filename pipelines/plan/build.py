@@ -77,7 +77,7 @@ def cell_config(
     """The behaviour-relevant configuration of a cell; settings at their introduction default are left out.
 
     Left out on purpose: limit, workers, threads and hosts, which must not change an image. method: with pinned files.
-    is_greedy: something is drawn greedily; the rule is then part of the key, because greedy images once had noise.
+    is_greedy: something is sampled greedily; the rule is then part of the key, because greedy images once had noise.
     """
     knobs = knobs_of(method) | {key: content_of(name) for key, name in file_knobs(method).items()}
     config: dict[str, Any] = {

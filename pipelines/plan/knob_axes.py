@@ -101,7 +101,7 @@ def _listed(item: Mapping[str, Any], place: str, problems: list[str]) -> list[tu
 
 
 def _varied(item: Mapping[str, Any], fixed: Knobs, place: str, problems: list[str]) -> list[tuple[str, list[Knobs]]]:
-    """The default, then each knob alone; a value that is the default is not taken twice."""
+    """The default, then one knob at a time; the default is included once."""
     pairs = _lists(item, "vary", place, problems)
     if not pairs:
         return []

@@ -21,7 +21,7 @@ def find_sweep(name: str) -> Path:
     if is_file(path):
         return path
     known = shipped_sweeps()
-    # `sweeps/smoke.yaml` also works away from the repository root, where no such file lies.
+    # `sweeps/smoke.yaml` also works away from the repository root, where there is no such file.
     short = name.removeprefix("sweeps/").removesuffix(".yaml")
     if short in known:
         return known[short]

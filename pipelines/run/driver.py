@@ -1,4 +1,4 @@
-"""Run a sweep: plan -> decode what is missing -> score what is missing -> record. The command is the state.
+"""Run a sweep: plan -> decode what is missing -> score what is missing -> record. There is no separate state.
 
 Running the same sweep again continues, extends (a larger limit) or does nothing. The driver is the only
 writer of manifests and records; workers publish chunk and state files.

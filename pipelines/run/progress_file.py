@@ -67,7 +67,7 @@ class _Writer:
             self.write("running", now)
 
     def close(self, state: str) -> None:
-        """The last word; without any progress before it there is nothing to say."""
+        """Write the final state, if there has been any progress."""
         if self.latest is not None:
             self.write(state, self.clock())
 

@@ -156,7 +156,7 @@ def finish_job(job: ScoreJob, *, current_chunks: frozenset[str]) -> list[Metric]
     }
     header = {"evaluator": job.evaluator.name, "version": job.evaluator.version, "protocol": job.evaluator.protocol()}
     if not (job.folder / MANIFEST).exists():
-        publish_json(job.folder / MANIFEST, {"files": {}})  # its states lie with the source
+        publish_json(job.folder / MANIFEST, {"files": {}})  # its states are with the source
     publish_json(path, {**header, "results": results})
     return metrics
 

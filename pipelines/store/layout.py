@@ -1,4 +1,4 @@
-"""The store (`--out DIR`): where cells, sweeps, bench runs and the outbox lie. Many sweeps share one store.
+"""The store (`--out DIR`): where cells, sweeps, bench runs and the outbox are. Many sweeps share one store.
 
     cells/<cell_key>/   cell.json (first), images/chunk-00000.parquet ..., manifest.json (last), scores/...
     sweeps/<sweep_key>/ sweep.json: its cells and what was scored; progress.json: where its run stands; partial.json: as
@@ -168,7 +168,7 @@ class Store:
         write_manifest(self.cell_dir(cell_key), {chunk_name(i): e for i, e in entries.items()})
 
     def staged(self, cell: Cell) -> int:
-        """How many of the cell's wanted images are staged without failure (by the manifest alone)."""
+        """How many of the cell's wanted images are staged without failure (by the manifest)."""
         entries = self.entries(cell.key)
         return sum(
             min(entries[c.index].rows - entries[c.index].failed, c.wanted) for c in cell.chunks if c.index in entries

@@ -1,6 +1,6 @@
 """A lock with a lease on a shared folder: one holder at a time, and a dead holder's lock is taken over.
 
-Two parts, since neither is enough alone. The kernel's lock on the file ends with its process, whatever ends that; it
+Two parts, since neither is enough by itself. The kernel's lock on the file ends with its process, whatever ends it; it
 reaches as far as the file system carries it. The lease, which the holder renews inside the file, also reaches hosts
 that share the folder without kernel locks: another host takes over only after it has *watched* the lease stand still
 for `LEASE_S`, so that no two clocks are ever compared. A holder that was suspended past its lease finds another

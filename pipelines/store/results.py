@@ -1,4 +1,4 @@
-"""Finished sweeps as rows for tables and pictures for galleries. Reads the store only; computes no statistics."""
+"""Finished sweeps as rows for tables and images for galleries. Reads the store only; computes no statistics."""
 
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The pictures of a cell for MLflow: a contact sheet, and one image per prompt for the Image Grid chart.
+"""The images of a cell for MLflow: a contact sheet, and one image per prompt for the Image Grid chart.
 
 MLflow's grid reads key and step from the file name (as its `log_image` writes it), so equal keys in every cell of a
 sweep put the cells side by side. The names here hold nothing random: writing them again replaces the same files.

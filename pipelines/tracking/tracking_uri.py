@@ -74,7 +74,7 @@ def problem_of(uri: str, *, timeout_s: float = TIMEOUT_S) -> str | None:
 
 
 def backend_of(uri: str) -> str | None:
-    """Identity of the tracking store; None where it is not there yet or cannot be told apart from a new one.
+    """Identity of the tracking store; None where it is not there yet or cannot be distinguished from a new one.
 
     A SQLite file that was deleted and made again is another store (its experiment has another creation time). A server
     is known by its address only: `mulosd sync --all` logs everything again when its database was replaced.

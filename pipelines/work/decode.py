@@ -54,7 +54,7 @@ def existing_rows(task: DecodeTask) -> tuple[list[dict[str, Any]], str | None]:
 
     A file that is not the recorded one is the leftover of a run that stopped between publishing and recording. It is
     used when it proves itself intact and this cell's. Otherwise it is damaged: DataError where one is recorded; an
-    unrecorded one is decoded anew.
+    unrecorded one is decoded again.
     """
     from mulosd.files.publish import sha256_hex
     from mulosd.stage.read import read_bytes, rows_of

@@ -28,7 +28,7 @@ REFERENCED: dict[str, tuple[tuple[str, Literal["higher", "lower"]], ...]] = {
 
 @dataclass(frozen=True)
 class SceneReference:
-    """The ground-truth picture of each row's scene, `image_px` wide."""
+    """The ground-truth image of each row's scene, `image_px` wide."""
 
     image_px: int
 

@@ -68,7 +68,7 @@ class EncodeReport:
 
 @dataclass(frozen=True)
 class ConditionSource:
-    """Where the conditions of samples lie: chunks of one encoder's folder, later ones first in rank."""
+    """Where the conditions of samples are: chunks of one encoder's folder, later ones first in rank."""
 
     folder: str
     chunks: tuple[tuple[str, FileEntry], ...]
