@@ -131,7 +131,7 @@ class Target:
         """Codes [H, W] -> uint8 image; undecided cells (-1) are painted mid-grey."""
         known = torch.from_numpy(np.maximum(tokens, 0)).long()[None].to(self.device)
         with torch.inference_mode():
-            image: np.ndarray = to_uint8(self.vq.decode(known), self.card.pixel_rounding)[0]
+            image: np.ndarray = to_uint8(finite(self.vq.decode(known)), self.card.pixel_rounding)[0]
         stride = image.shape[0] // tokens.shape[0]
         hidden = np.kron(tokens < 0, np.ones((stride, stride), bool))
         image[hidden] = 128
@@ -206,6 +206,13 @@ class Target:
 def _sampler(sampling: Sampling | None, method: SamplerKnobs, cfg_interval: int = -1) -> Sampler:
     guidance, temperature, top_k, top_p = sampling or (1.0, 1.0, 0, 1.0)
     return Sampler(guidance, temperature, top_k, top_p, cfg_interval, method.logits_dtype)
+
+
+def finite(pixels: Tensor) -> Tensor:
+    """The pixels themselves; DecodingFailed where one is not finite, as it would be drawn black."""
+    if not bool(pixels.isfinite().all()):
+        raise DecodingFailed("the decoded pixels are not finite (NaN or infinite); use other weights or another dtype.")
+    return pixels
 
 
 def to_uint8(pixels: Tensor, rounding: str = "nearest") -> np.ndarray:

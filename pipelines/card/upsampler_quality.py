@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mulosd.errors import DecodingFailed
 from mulosd.families.card import Card
 from mulosd.families.latent_card import LatentCard
 from mulosd.types import Prompt
@@ -58,7 +59,7 @@ class _Draw:
     def __call__(self, prompts: Sequence[Prompt], originals: np.ndarray) -> np.ndarray:
         import torch
 
-        from mulosd.targets.target import to_uint8
+        from mulosd.targets.target import finite, to_uint8
         from mulosd.training.vq import to_unit
 
         with torch.inference_mode():
@@ -68,4 +69,6 @@ class _Draw:
                 codes = self._upsample(self._vq.encode(to_unit(torch.from_numpy(small))), 0)
             self.codes += codes.numel()
             self._equal += int((codes == true).sum())
-            return np.asarray(to_uint8(self._vq.decode(codes)))
+            if bool((codes < 0).any()):
+                raise DecodingFailed("the numbers of the up-sampler are not finite (NaN or infinite); train it again.")
+            return np.asarray(to_uint8(finite(self._vq.decode(codes))))

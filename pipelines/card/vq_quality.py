@@ -77,12 +77,12 @@ def reconstruct(vq: Any, images: Image, *, device: str) -> Image:
     """uint8 [B, height, width, 3] -> codes -> uint8 [B, height, width, 3]."""
     import torch
 
-    from mulosd.targets.target import to_uint8
+    from mulosd.targets.target import finite, to_uint8
     from mulosd.training.vq import to_unit
 
     with torch.inference_mode():
         unit = to_unit(torch.from_numpy(images)).to(device)
-        return np.asarray(to_uint8(vq.decode(vq.encode(unit))))
+        return np.asarray(to_uint8(finite(vq.decode(vq.encode(unit)))))
 
 
 def psnr(errors: Mapping[str, float]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from mulosd.targets.target import Target, to_uint8
 from mulosd.training import tiny
 from mulosd.types import Decoded
 from mulosd.upsample.token import Repeat
+from pipelines.card.vq_quality import reconstruct
 from tests import tiny_family
 
 PROMPT = "a photo of a red circle"
@@ -278,3 +279,14 @@ def test_an_overflow_of_float16_says_what_to_do(folder: Path) -> None:
             target.decode([PROMPT], [7], method)
     with pytest.raises(DecodingFailed, match="the target's logits are not finite"):
         target.first_codes([PROMPT], [7])
+
+
+def test_pixels_that_are_not_finite_are_never_drawn(high: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor for an animation or the quality on a card: they would be black."""
+    real = high.vq.decode
+    monkeypatch.setattr(high.vq, "decode", lambda codes: real(codes) * torch.nan)
+    with pytest.raises(DecodingFailed, match="the decoded pixels are not finite"):
+        high.detokenize(np.zeros((8, 8), np.int64))
+    with pytest.raises(DecodingFailed, match="the decoded pixels are not finite"):
+        reconstruct(high.vq.float(), np.zeros((1, 32, 32, 3), np.uint8), device="cpu")
+    high.vq.double()
