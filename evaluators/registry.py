@@ -1,4 +1,7 @@
-"""Evaluators by name, built only when asked for: importing this module loads no network and no torch."""
+"""Evaluators by name, also of other packages (entry points `mulosd.evaluators`), built only when asked for.
+
+Importing this module loads no network and no torch.
+"""
 
 import inspect
 from collections.abc import Callable
@@ -6,6 +9,7 @@ from typing import Any
 
 from evaluators.types import Evaluator
 from mulosd.errors import ConfigError, unknown_name
+from mulosd.registry import Registry
 
 
 def build_evaluator(name: str, **context: Any) -> Evaluator:
@@ -133,16 +137,28 @@ def build_speed(*, n_target_tokens: int | None = None) -> Evaluator:
     return SpeedEvaluator(n_target_tokens=n_target_tokens)
 
 
-EVALUATORS: dict[str, Callable[..., Evaluator]] = {
-    "detail": build_detail,
-    "dpg": build_dpg,
-    "features": build_features,
-    "frechet": build_frechet,
-    "geneval": build_geneval,
-    "kid": build_kid,
-    "precision_recall": build_precision_recall,
-    "speed": build_speed,
-}
+def _problem(name: str, found: Any) -> str | None:
+    return None if callable(found) else "it cannot be called; an evaluator's entry is `build(**settings)`"
+
+
+# An entry `build(**settings)` returns the evaluator; its keywords are the settings that it takes.
+EVALUATORS: Registry[Callable[..., Evaluator]] = Registry(
+    "evaluator",
+    "mulosd.evaluators",
+    {
+        name: f"evaluators.registry:build_{name}"
+        for name in ("detail", "dpg", "features", "frechet", "geneval", "kid", "precision_recall", "speed")
+    },
+    _problem,
+    planned={
+        "fid": "the Inception network and its reference statistics are missing; `frechet` is a distance on other "
+        "features",
+        "hpsv2": "its network and weights are missing",
+        "clipscore": "its network and weights are missing",
+        "geneval-mask2former": "GenEval's detector of real objects is missing; `geneval` judges rendered scenes only",
+        "dpg-mplug": "DPG-Bench's question answerer is missing; `dpg` answers for rendered scenes only",
+    },
+)
 
 
 def _scenes_detector() -> Any:

@@ -36,27 +36,17 @@ class DecodingFailed(UserError):
         self.results = tuple(results)
 
 
-# Names of the field that users will look for here, and what they wait for.
-NOT_YET = {
-    "eagle": "no drafter is trained for these models; train one first",
-    "eagle2": "no drafter is trained for these models; train one first",
-    "lantern": "it needs an EAGLE drafter, and none is public for Tar; train one first",
-    "fid": "the Inception network and its reference statistics are missing; `frechet` is a distance on other features",
-    "hpsv2": "its network and weights are missing",
-    "clipscore": "its network and weights are missing",
-    "geneval-mask2former": "GenEval's detector of real objects is missing; `geneval` judges rendered scenes only",
-    "dpg-mplug": "DPG-Bench's question answerer is missing; `dpg` answers for rendered scenes only",
-}
-
-
 def unknown_name(kind: str, name: str, known: Iterable[str], where: str = "") -> ConfigError:
-    """The error for a name that no registry holds: the allowed ones, and the nearest or what the name waits for."""
-    names = sorted(known)
+    """The error for a name that is not among the known ones: these, and the nearest.
+
+    Where `known` has `planned` names (`mulosd.registry.Registry`), it says what such a name waits for.
+    """
+    names, planned = sorted(known), getattr(known, "planned", {})
     near = difflib.get_close_matches(name, names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     place = f"{where}: " if where else ""
-    if name in NOT_YET:
-        return ConfigError(f"{place}{kind} {name!r} is not built yet: {NOT_YET[name]}; allowed: {', '.join(names)}.")
+    if name in planned:
+        return ConfigError(f"{place}{kind} {name!r} is not built yet: {planned[name]}; allowed: {', '.join(names)}.")
     return ConfigError(f"{place}unknown {kind} {name!r}; allowed: {', '.join(names)}.{hint}")
 
 

@@ -1,8 +1,8 @@
 """What stands under a name: built-in entries, and those that other installed packages add by entry points. Light.
 
-An entry is written as in the metadata of a package, "package.module:attribute", and imported when it is first asked
-for. Built-in names are looked up without reading what is installed, so that the command line starts fast, and no
-package can take them over.
+An entry is written as in the metadata of a package, "package.module:attribute" or just "package.module", and imported
+when it is first asked for. Built-in names are looked up without reading what is installed, so that the command line
+starts fast, and no package can take them over.
 """
 
 import re
@@ -20,23 +20,31 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
 def load_object(target: str) -> Any:
-    """The object that "package.module:attribute" names; raises what the import raises."""
+    """The object that "package.module:attribute" names, or the module itself; raises what the import raises."""
     module, _, attribute = target.partition(":")
-    return getattr(import_module(module), attribute)
+    return getattr(import_module(module), attribute) if attribute else import_module(module)
 
 
 class Registry(Mapping[str, T], Generic[T]):
     """Name -> object, of built-in entries and of the entry-point group `group`, which iterate last.
 
     problem: says what is wrong with an object of another package ("it is not a subclass of ..."), None if nothing is.
+    planned: names that users will look for here, and what they wait for.
     EnvironmentProblem, in one sentence with the package, for an entry of another package that has a name already taken
     or that cannot be loaded.
     """
 
     def __init__(
-        self, kind: str, group: str, built_in: Mapping[str, str], problem: Callable[[str, Any], str | None]
+        self,
+        kind: str,
+        group: str,
+        built_in: Mapping[str, str],
+        problem: Callable[[str, Any], str | None],
+        *,
+        planned: Mapping[str, str] | None = None,
     ) -> None:
         self.kind, self.group, self._built_in, self._problem = kind, group, built_in, problem
+        self.planned = planned or {}
         self._loaded: dict[str, T] = {}
 
     def __getitem__(self, name: str) -> T:

@@ -40,6 +40,11 @@ METHODS: Registry[type[SamplerKnobs]] = Registry(
         "mulosd": "mulosd.methods.mulosd:MuLoSD",
     },
     _problem,
+    planned={
+        "eagle": "no drafter is trained for these models; train one first",
+        "eagle2": "no drafter is trained for these models; train one first",
+        "lantern": "it needs an EAGLE drafter, and none is public for Tar; train one first",
+    },
 )
 
 

@@ -1,36 +1,42 @@
 """Prompt sets with stable ids: scenes in GenEval's and in DPG's form, GenEval, COCO captions, DPG-Bench, classes.
 
-No torch, no model, no drawing of images.
+Other packages add theirs by the entry points `mulosd.prompts`. No torch, no model, no drawing of images.
 """
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from mulosd.errors import ConfigError, DataError, unknown_name
-from mulosd.prompts import classes, coco, dpg, dpg_scenes, geneval, scenes
 from mulosd.prompts.base import check_text, prompt_list_hash
+from mulosd.registry import Registry
 from mulosd.types import Prompt
 
-__all__ = ["PROMPT_KEYS", "PROMPT_SETS", "load_prompts", "prompt_list_hash"]
+__all__ = ["PROMPT_SETS", "load_prompts", "prompt_list_hash"]
 
-PROMPT_SETS: dict[str, Callable[[Mapping[str, Any]], list[Prompt]]] = {
-    "classes": classes.load,
-    "coco": coco.load,
-    "dpg": dpg.load,
-    "dpg_scenes": dpg_scenes.load,
-    "geneval": geneval.load,
-    "scenes": scenes.load,
-}
-# The keys of each set beside `name`, so that a sweep is checked before anything is read.
-PROMPT_KEYS: dict[str, tuple[str, ...]] = {
-    "classes": classes.KEYS,
-    "coco": coco.KEYS,
-    "dpg": dpg.KEYS,
-    "dpg_scenes": dpg_scenes.KEYS,
-    "geneval": geneval.KEYS,
-    "scenes": scenes.KEYS,
-}
+
+class PromptSet(Protocol):
+    """What an entry of PROMPT_SETS is, such as a module: the keys that its setting has beside `name`, and its prompts.
+
+    The keys are known without reading anything, so that a sweep is checked first.
+    """
+
+    KEYS: tuple[str, ...]
+
+    def load(self, spec: Mapping[str, Any], /) -> list[Prompt]:
+        """The prompts in their order."""
+
+
+def _problem(name: str, found: Any) -> str | None:
+    return None if hasattr(found, "KEYS") and hasattr(found, "load") else "it does not have KEYS and load(spec)"
+
+
+PROMPT_SETS: Registry[PromptSet] = Registry(
+    "prompt set",
+    "mulosd.prompts",
+    {name: f"mulosd.prompts.{name}" for name in ("classes", "coco", "dpg", "dpg_scenes", "geneval", "scenes")},
+    _problem,
+)
 
 
 def load_prompts(spec: Mapping[str, Any], *, limit: int | None = None) -> list[Prompt]:
@@ -46,7 +52,7 @@ def load_prompts(spec: Mapping[str, Any], *, limit: int | None = None) -> list[P
         raise unknown_name("prompt set", name, PROMPT_SETS, "prompts")
     if limit is not None and limit < 1:
         raise ConfigError(f"limit = {limit} is too small; give at least 1 prompt, or none for all.")
-    prompts = PROMPT_SETS[name](spec)
+    prompts = PROMPT_SETS[name].load(spec)
     if not prompts:
         raise DataError(f"prompts {name}: the set is empty; check its path and count.")
     seen: set[str] = set()

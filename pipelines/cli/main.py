@@ -21,6 +21,7 @@ from mulosd.training.stages import CHOICES
 from pipelines.cli import checkpoints as cli_checkpoints
 from pipelines.cli import compare as cli_compare
 from pipelines.cli import explain as cli_explain
+from pipelines.cli import methods as cli_methods
 from pipelines.cli import regions as cli_regions
 from pipelines.cli import train as cli_train
 from pipelines.cli.jobs import register
@@ -337,4 +338,5 @@ cli_train.register(train)
 
 cli.add_command(cli_compare.compare)
 cli.add_command(cli_compare.table)
+cli.add_command(cli_methods.methods)
 cli.add_command(cli_regions.regions)

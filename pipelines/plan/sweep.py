@@ -16,7 +16,7 @@ from dashboards.table import CONTROLS
 from mulosd.errors import ConfigError, UserError, unknown_name
 from mulosd.files.reading import read_file, reason_of
 from mulosd.methods import METHODS, SamplerKnobs, check_given, configure
-from mulosd.prompts import PROMPT_KEYS
+from mulosd.prompts import PROMPT_SETS
 from pipelines.plan import knob_axes
 from pipelines.plan.gpu_requests import EVERY, gpu_number
 
@@ -238,11 +238,13 @@ class _Check:
             self.add(f"prompts = {value!r} is not allowed; give a mapping such as {{name: scenes, count: 64}}.")
             return {}
         if isinstance(name := value.get("name"), str):
-            if name in PROMPT_KEYS:
-                self.keys(value, ("name", *PROMPT_KEYS[name]), "key", f"prompts {name}")
-            else:
-                self.add(str(unknown_name("prompt set", name, PROMPT_KEYS, "prompts")))
+            self.attempt(partial(self.prompt_keys, name, value))
         return value
+
+    def prompt_keys(self, name: str, value: Mapping[str, Any]) -> None:
+        if name not in PROMPT_SETS:
+            raise unknown_name("prompt set", name, PROMPT_SETS, "prompts")
+        self.keys(value, ("name", *PROMPT_SETS[name].KEYS), "key", f"prompts {name}")
 
     def integer(self, value: Any, key: str, low: int) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value < 2**63:

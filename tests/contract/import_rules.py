@@ -20,6 +20,7 @@ ALLOWED = {
         "evaluators",
         "mulosd.types",
         "mulosd.errors",
+        "mulosd.registry",
         "mulosd.files.publish",
         "mulosd.files.unpickle",
         "mulosd.stage.read",

@@ -152,7 +152,7 @@ def test_verify_names_cells_with_settings_that_are_refused_today(store: Store) -
     for folder in (store.root, store.cell_dir(key)):
         (problem,) = refused_cells(folder)
         assert problem.path == path
-        assert "guidance = 0.5 is too small; give 1 (no guidance) or more" in str(problem)
+        assert "guidance = 0.5 is too small; the smallest allowed value is 1 (no guidance)" in str(problem)
         with pytest.raises(DataError, match=r"1 problem\(s\)"):
             call("verify", folder)
     with pytest.raises(ConfigError, match=r"guidance = 0\.5 is too small"):

@@ -2,9 +2,10 @@
 
 import pytest
 
-from mulosd.errors import NOT_YET, ConfigError, first_line, join_some, unknown_name
+from mulosd.errors import ConfigError, first_line, join_some, unknown_name
 from mulosd.methods import METHODS, build_method
-from tests.fakes import toy_sweep
+from pipelines.plan.sweep import parse_sweep
+from tests.fakes import SWEEP
 
 
 def test_a_near_miss_is_named():
@@ -19,13 +20,15 @@ def test_a_method_that_is_not_built_says_what_it_waits_for(name):
 
 def test_a_sweep_with_a_missing_evaluator_is_refused_naming_it():
     with pytest.raises(ConfigError, match=r"evaluator 'fid' is not built yet: the Inception network"):
-        toy_sweep(evaluators=["fid"])
+        parse_sweep({**SWEEP, "evaluators": ["fid"]}, families="tests.fakes")
 
 
 def test_nothing_that_exists_is_listed_as_missing():
     from evaluators.registry import EVALUATORS
 
-    assert not NOT_YET.keys() & {*METHODS, *EVALUATORS}
+    for registry in (METHODS, EVALUATORS):
+        assert registry.planned
+        assert not registry.planned.keys() & {*registry}
 
 
 def test_a_long_list_names_its_first_and_counts_the_others():

@@ -12,7 +12,7 @@ from evaluators.geneval import rules
 from mulosd.errors import ConfigError, DataError, EnvironmentProblem, UserError
 from mulosd.families.card import load_card
 from mulosd.families.encoder_facts import check_prompts
-from mulosd.prompts import PROMPT_SETS, geneval, load_prompts, prompt_list_hash
+from mulosd.prompts import geneval, load_prompts, prompt_list_hash, scenes
 from mulosd.types import GENEVAL_TASKS, Prompt
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
@@ -302,7 +302,7 @@ def test_empty_sets_are_refused(tmp_path: Path) -> None:
 
 
 def test_ids_that_appear_twice_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PROMPT_SETS, "scenes", lambda spec: [Prompt("scenes", "a", "x"), Prompt("scenes", "a", "y")])
+    monkeypatch.setattr(scenes, "load", lambda spec: [Prompt("scenes", "a", "x"), Prompt("scenes", "a", "y")])
     with pytest.raises(DataError, match="'a' appears twice"):
         load_prompts({"name": "scenes"})
 
