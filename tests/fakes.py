@@ -50,6 +50,18 @@ class FakeCard:
             "guidance": 1.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "draft_guidance": 1.0
         }
     )  # fmt: skip
+    missing: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+
+    @property
+    def ratio(self) -> int | None:
+        return self.grid // self.draft_grid if self.draft_grid else None
+
+    @property
+    def raw(self) -> dict[str, Any]:
+        part = {"config": {"n_layers": 1, "dim": 4, "grid": self.grid, "prefix_len": self.prefix_len}}
+        entry = {"model": "model", "drafter": "drafter"}
+        return {"targets": {self.target_id: entry}, "parts": {"model": part, "drafter": part}}
 
 
 class FakeModel:

@@ -99,7 +99,7 @@ def run_bench(
         with open_executor("inprocess") as executor:  # encoders are gone before timing begins
             samples = [s for timed, warm in calls.values() for batch in (*timed, *warm) for s in batch]
             wanted = dict.fromkeys(sweep.targets, samples)
-            sources = stage_conditions(store, sweep, wanted, lambda: executor)
+            sources = stage_conditions(store, plan, wanted, lambda: executor)
         with timing():  # sweeps on this host wait meanwhile
             rows, forwards = _measure(plan, calls, sources, progress or (lambda *_: None))
     finally:

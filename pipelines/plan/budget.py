@@ -7,13 +7,11 @@ than those of one, scoring and bench runs are not in it.
 """
 
 import math
-from importlib import import_module
 
 from mulosd.errors import ConfigError
 from mulosd.methods import SamplerKnobs
 from mulosd.methods.cost import Grids, Range
-from pipelines.plan.cells import Plan
-from pipelines.plan.sweep import Sweep
+from pipelines.plan.cells import Cell, Plan
 
 Grid = tuple[int, int]
 
@@ -32,19 +30,15 @@ def device_hours(plan: Plan) -> Range | None:
     if plan.sweep.ms_per_forward is None:
         return None
     total = Range(0, 0)
-    draft_grids = _draft_grids(plan.sweep)
     for cell in plan.cells:
         batches = sum(math.ceil(chunk.wanted / plan.sweep.batch_size) for chunk in cell.chunks)
-        passes = forwards_per_image(cell.method, cell.grid, draft_grids[cell.target])
-        total += (passes or Range(0.0, 0.0)) * batches
+        total += (_passes(cell) or Range(0.0, 0.0)) * batches
     return total * (plan.sweep.ms_per_forward / 3.6e6)
 
 
 def unpredictable(plan: Plan) -> list[str]:
     """Names of the sweep's methods whose forward passes are not known in advance."""
-    draft_grids = _draft_grids(plan.sweep)
-    cells = (cell for cell in plan.cells if not forwards_per_image(cell.method, cell.grid, draft_grids[cell.target]))
-    return list(dict.fromkeys(cell.method.name for cell in cells))
+    return list(dict.fromkeys(cell.method.name for cell in plan.cells if not _passes(cell)))
 
 
 def check_hours(plan: Plan) -> None:
@@ -80,10 +74,9 @@ def describe_hours(plan: Plan) -> list[str]:
     ]
 
 
-def _draft_grids(sweep: Sweep) -> dict[str, Grid | None]:
-    families = import_module(sweep.families)
-    sides = {target: families.load_card(target).draft_grid for target in sweep.targets}
-    return {target: (side, side) if isinstance(side, int) else side for target, side in sides.items()}
+def _passes(cell: Cell) -> Range | None:
+    side = cell.card.draft_grid
+    return forwards_per_image(cell.method, cell.grid, (side, side) if side else None)
 
 
 def _span(hours: Range) -> str:

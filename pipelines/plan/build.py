@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import Any
 
 from mulosd.errors import ConfigError, DataError
-from mulosd.families.card import Card
 from mulosd.families.encoder_facts import check_prompts, conditions_are_greedy
 from mulosd.files.pin import content_of, pin_file
 from mulosd.methods import SamplerKnobs, file_knobs, knobs_of
@@ -44,8 +43,7 @@ def build_plan(sweep: Sweep, *, limit: int | None = None) -> Plan:
             is_greedy = method.draws_greedily(card.sampler) or conditions_are_greedy(card)
             weights = method.weights_hash(card)
             config = cell_config(sweep, target, weights, method, prompts_hash, is_greedy=is_greedy)
-            grid = (card.grid, card.grid)
-            cells.append(Cell(key_of(config), target, method, config, grid, int(card.image_px), chunks))
+            cells.append(Cell(key_of(config), card, method, config, chunks))
     sweep_key = key_of(
         {
             "name": sweep.name,
@@ -118,18 +116,15 @@ def cut_chunks(prompts: Sequence[Prompt], sweep: Sweep, *, limit: int | None = N
 
 def check_weights(plan: Plan) -> None:
     """DataError where a target lacks weights: its keys are provisional, so nothing may be stored under them."""
-    families = import_module(plan.sweep.families)
-    for card in map(families.load_card, plan.sweep.targets):
-        if isinstance(card, Card) and card.missing:
+    for card in plan.cards.values():
+        if card.missing:
             raise DataError(card.fetch_hint)
 
 
 def check_networks(plan: Plan) -> None:
     """`check_network` of every cell, before any worker loads weights."""
-    families = import_module(plan.sweep.families)
     for cell in plan.cells:
-        draft_grid = families.load_card(cell.target).draft_grid
-        check_network(cell.method, cell.grid[0] // draft_grid if draft_grid else None)
+        check_network(cell.method, cell.card.ratio)
 
 
 def check_network(method: SamplerKnobs, ratio: int | None) -> None:

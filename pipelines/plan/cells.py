@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mulosd.families.card import Card
 from mulosd.files.pin import label_of
 from mulosd.files.publish import canonical_json
 from mulosd.methods import SamplerKnobs, knobs_of
@@ -44,16 +45,28 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Cell:
-    """One configuration and its chunks. `config` is what `key` is the hash of; `grid` is (H, W) and `image_px` the
-    side of the images of the target."""
+    """One configuration and its chunks. `config` is what `key` is the hash of; `card` is that of the target."""
 
     key: str
-    target: str
+    card: Card
     method: SamplerKnobs
     config: Mapping[str, Any]
-    grid: tuple[int, int]
-    image_px: int
     chunks: tuple[Chunk, ...]
+
+    @property
+    def target(self) -> str:
+        """Id of the target."""
+        return self.card.target_id
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns (H, W) of the target's grid."""
+        return self.card.grid, self.card.grid
+
+    @property
+    def image_px(self) -> int:
+        """Side of the target's images."""
+        return self.card.image_px
 
     @property
     def knobs(self) -> dict[str, Any]:
@@ -85,6 +98,11 @@ class Plan:
     def n_samples(self) -> int:
         """Images of all cells."""
         return sum(cell.n_samples for cell in self.cells)
+
+    @property
+    def cards(self) -> dict[str, Card]:
+        """Target id -> card, in the order of the sweep."""
+        return {cell.target: cell.card for cell in self.cells}
 
     def cell(self, cell_key: str) -> Cell:
         """The cell with this key."""

@@ -1,14 +1,11 @@
 """What `mulosd plan` prints: the sweep, its cells and sizes, cost, memory, and weights that are missing."""
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
-from mulosd.families.card import Card
 from mulosd.families.memory import memory_lines
 from pipelines.plan.budget import describe_hours
 from pipelines.plan.cells import Plan
-from pipelines.plan.sweep import Sweep
 
 
 def describe(plan: Plan, cached: Mapping[str, int] | None = None) -> str:
@@ -27,23 +24,22 @@ def describe(plan: Plan, cached: Mapping[str, int] | None = None) -> str:
     if sweep.bench:
         spec, sizes = sweep.bench, ", ".join(map(str, sweep.bench.batches))
         lines.append(f"bench: {spec.prompts} prompts after {spec.warmup} for warm-up, in batches of {sizes}")
-    lines += describe_hours(plan) + describe_weights(sweep)
+    lines += describe_hours(plan) + describe_weights(plan)
     for cell in plan.cells:
         done = "" if cached is None else f"  {min(cached.get(cell.key, 0), cell.n_samples)}/{cell.n_samples} cached"
         lines.append(f"  {cell.key}  {cell.label}{done}")
     return "\n".join(lines)
 
 
-def describe_weights(sweep: Sweep) -> list[str]:
+def describe_weights(plan: Plan) -> list[str]:
     """Lines for `mulosd plan`: memory that each target needs, and weights that are not there yet."""
-    families = import_module(sweep.families)
+    sweep = plan.sweep
     lines = []
     drafters = {source for method in sweep.methods if (source := method.drafted_by())}
-    for card in map(families.load_card, sweep.targets):
-        if isinstance(card, Card):  # fakes of tests have no weights
-            lines += memory_lines(card, dtype=sweep.dtype, batch_size=sweep.batch_size, drafters=drafters)
-            if card.missing:
-                lines.append(f"!! {card.fetch_hint} Its keys below are provisional: they depend on the weights.")
+    for card in plan.cards.values():
+        lines += memory_lines(card, dtype=sweep.dtype, batch_size=sweep.batch_size, drafters=drafters)
+        if card.missing:
+            lines.append(f"!! {card.fetch_hint} Its keys below are provisional: they depend on the weights.")
     return lines
 
 

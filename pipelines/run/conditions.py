@@ -7,13 +7,11 @@ decoding. The driver says what is missing and records it; workers encode and pub
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 
 from mulosd.families.encoder_facts import EncoderFacts, encoder_facts
 from mulosd.stage.manifest import chunk_name, write_manifest
-from pipelines.plan.cells import Sample
-from pipelines.plan.sweep import Sweep
+from pipelines.plan.cells import Plan, Sample
 from pipelines.store.layout import LOCK, Store
 from pipelines.store.lease import hold
 from pipelines.work.tasks import ConditionSource, DecodeTask, EncodeTask, Executor, TargetSpec, condition_item
@@ -26,29 +24,28 @@ Told = Callable[[int, int, int, str], None]  # conditions done, of how many, sta
 
 
 def staged_tasks(
-    store: Store, sweep: Sweep, tasks: Sequence[DecodeTask], get_executor: Callable[[], Executor], tell: Told
+    store: Store, plan: Plan, tasks: Sequence[DecodeTask], get_executor: Callable[[], Executor], tell: Told
 ) -> list[DecodeTask]:
     """The tasks with the conditions that they need, which are all staged when this returns."""
     wanted: dict[str, list[Sample]] = {}
     for task in tasks:
         size = max(task.chunk.wanted, task.entry.rows if task.entry else 0)
         wanted.setdefault(task.target.target_id, []).extend(task.chunk.all_samples[:size])
-    sources = stage_conditions(store, sweep, wanted, get_executor, tell)
+    sources = stage_conditions(store, plan, wanted, get_executor, tell)
     return [replace(task, conditions=sources.get(task.target.target_id)) for task in tasks]
 
 
 def stage_conditions(
     store: Store,
-    sweep: Sweep,
+    plan: Plan,
     wanted: Mapping[str, Sequence[Sample]],
     get_executor: Callable[[], Executor],
     tell: Told = lambda *_: None,
 ) -> dict[str, ConditionSource]:
     """Encode what is not staged of target id -> samples; target id -> source, of the targets that have the stage."""
-    families = import_module(sweep.families)
-    sources = {}
+    sweep, sources = plan.sweep, {}
     for target, samples in wanted.items():
-        facts = encoder_facts(families.load_card(target), device=sweep.device, dtype=sweep.dtype)
+        facts = encoder_facts(plan.cards[target], device=sweep.device, dtype=sweep.dtype)
         if facts is not None:
             spec = TargetSpec(f"{sweep.families}:load_encoder", target, sweep.device, sweep.dtype)
             sources[target] = _stage(store, spec, facts, samples, sweep.batch_size, get_executor, tell)

@@ -198,7 +198,7 @@ def _decode(run: _Run, get_executor: Callable[[], Executor]) -> None:
         tasks = [task for cell in plan.cells if cell.key in pending for task in _decode_tasks(run, cell)]
         todo = sum(task.chunk.wanted for task in tasks)
         run.cached = plan.n_samples - todo
-        tasks = staged_tasks(store, plan.sweep, tasks, get_executor, partial(_tell_encoding, run))
+        tasks = staged_tasks(store, plan, tasks, get_executor, partial(_tell_encoding, run))
         run.progress(Progress("decode", run.cached, plan.n_samples, run.cached, 0))
         executor = get_executor() if tasks else None
         encoders = {task.cell_key: {"conditions": task.conditions.identity} for task in tasks if task.conditions}
