@@ -29,6 +29,7 @@ class DetailEvaluator:
 
     name = "detail"
     version = "1"
+    state = SampleState
 
     def __init__(self, detector: PatternDetector, *, thresholds: Thresholds | None = None) -> None:
         self._detector = detector

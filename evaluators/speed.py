@@ -26,6 +26,7 @@ class SpeedEvaluator:
 
     name = "speed"
     version = "1"
+    state = SampleState
 
     def __init__(self, *, n_target_tokens: int | None = None) -> None:
         self._n_target_tokens = n_target_tokens

@@ -1,8 +1,11 @@
 """The state of evaluators that judge samples one by one: a record per sample, joined by sample id."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Self
+
+from mulosd.files.reading import parse_json
 
 Record = Mapping[str, Any]
 
@@ -14,7 +17,22 @@ class SampleState:
     A sample scored twice (a retried worker) counts once; two different records for one sample are a bug and raise.
     """
 
+    suffix: ClassVar[str] = ".json"
+
     records: Mapping[str, Record] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """The records as JSON."""
+        return json.dumps({"records": self.records}, ensure_ascii=False).encode("utf-8")
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """What `to_bytes` wrote; ValueError for anything else."""
+        content = parse_json(data, allow_nan=True)
+        records = content.get("records") if isinstance(content, dict) else None
+        if not isinstance(records, dict) or not all(isinstance(record, dict) for record in records.values()):
+            raise ValueError("no records by sample id")
+        return cls(records)
 
     def merge(self, other: "SampleState") -> "SampleState":
         """Both states' records. Raises ValueError when they disagree about a sample."""

@@ -7,7 +7,7 @@ An evaluator reads staged rows only. `score` turns one chunk into a state, `merg
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 Row = Mapping[str, Any]
 
@@ -49,11 +49,31 @@ class Metric:
         return asdict(self)
 
 
+class State(Protocol):
+    """What `Evaluator.score` returns. Its file is data only (JSON, safetensors), so that reading one runs nothing."""
+
+    suffix: ClassVar[str]  # of its file
+
+    def to_bytes(self) -> bytes:
+        """The content of the file."""
+        ...
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """The equal state; ValueError where `data` holds none."""
+        ...
+
+
 class Evaluator(Protocol):
     """prepare once, score chunks, merge states, finalize."""
 
     name: str
     version: str
+
+    @property
+    def state(self) -> type[State]:
+        """The type of its states."""
+        ...
 
     def protocol(self) -> dict[str, Any]:
         """Settings and weight hashes that change the numbers; part of the score folder's key."""
@@ -64,7 +84,7 @@ class Evaluator(Protocol):
         ...
 
     def score(self, rows: Sequence[Row]) -> Any:
-        """State of one chunk: picklable."""
+        """State of one chunk."""
         ...
 
     def merge(self, a: Any, b: Any) -> Any:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from evaluators.state import SampleState
 from evaluators.types import Metric
 from mulosd.files.publish import canonical_json
 from mulosd.methods import SamplerKnobs
@@ -158,10 +159,11 @@ class FakeEncoder:
 
 
 class MeanEvaluator:
-    """Mean pixel value over images: state (sum, n, per sample)."""
+    """Mean pixel value over images."""
 
     name = "mean"
     version = "1"
+    state = SampleState
 
     def protocol(self) -> dict[str, Any]:
         return {"pixels": "uint8"}
@@ -169,19 +171,20 @@ class MeanEvaluator:
     def prepare(self) -> None:
         pass
 
-    def score(self, rows: Sequence[Any]) -> dict[str, float | None]:
+    def score(self, rows: Sequence[Any]) -> SampleState:
         from mulosd.stage.read import image_array
 
         images = {row["sample_id"]: image_array(row) for row in rows}
-        return {key: None if image is None else float(image.mean()) for key, image in images.items()}
+        means = {key: None if image is None else float(image.mean()) for key, image in images.items()}
+        return SampleState({key: {"mean": mean} for key, mean in means.items()})
 
-    def merge(self, a: dict[str, float | None], b: dict[str, float | None]) -> dict[str, float | None]:
-        return {**a, **b}
+    def merge(self, a: SampleState, b: SampleState) -> SampleState:
+        return a.merge(b)
 
-    def finalize(self, state: dict[str, float | None]) -> list[Metric]:
-        values = {key: value for key, value in state.items() if value is not None}
+    def finalize(self, state: SampleState) -> list[Metric]:
+        values = {key: record["mean"] for key, record in state.records.items() if record["mean"] is not None}
         mean = float(np.mean(list(values.values()))) if values else None
-        missing = len(state) - len(values)
+        missing = len(state.records) - len(values)
         return [Metric("mean", mean, "none", "", len(values), missing, self.version, per_sample=values)]
 
 

@@ -39,6 +39,7 @@ class DpgEvaluator:
 
     name = "dpg"
     version = "1"
+    state = SampleState
 
     def __init__(self, vqa: Vqa, *, policy: Policy | None = None) -> None:
         self._vqa = vqa

@@ -13,15 +13,18 @@ import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from evaluators.images import Image, MissingImage, row_image
 from evaluators.types import Metric, Row
 from mulosd.errors import DataError
 from mulosd.files.publish import publish_bytes
+from mulosd.files.reading import parse_json, read_file
 
 log = logging.getLogger(__name__)
 
@@ -76,8 +79,8 @@ class FixedReference:
     def load(cls, path: Path) -> "FixedReference":
         """Read what `save` wrote. Raises DataError when the file is missing or not such an archive."""
         try:
-            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
-                features, network = archive["features"], json.loads(str(archive["network"]))
+            with np.load(io.BytesIO(read_file(path)), allow_pickle=False) as archive:
+                features, network = archive["features"], parse_json(str(archive["network"]))
         except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
             raise DataError(f"{path}: not an archive of reference features ({error}); write it again.") from error
         if features.ndim != 2 or features.dtype != np.float32 or not np.isfinite(features).all():
@@ -100,9 +103,36 @@ class FixedReference:
 class FeatureState:
     """Features by sample id, decoded and reference, and the ids without an image. The empty state is the identity."""
 
+    suffix: ClassVar[str] = ".safetensors"
+
     decoded: Mapping[str, Features] = field(default_factory=dict)
     reference: Mapping[str, Features] = field(default_factory=dict)
     missing: frozenset[str] = frozenset()
+
+    def to_bytes(self) -> bytes:
+        """Two matrices, and the ids of their rows and the missing ones as JSON in a third tensor."""
+        sides = {"decoded": self.decoded, "reference": self.reference}
+        ids = {**{name: list(side) for name, side in sides.items()}, "missing": sorted(self.missing)}
+        tensors: dict[str, npt.NDArray[Any]] = {"ids": np.frombuffer(json.dumps(ids).encode("utf-8"), np.uint8)}
+        tensors |= {name: np.stack(list(side.values())) for name, side in sides.items() if side}
+        return save(tensors)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """What `to_bytes` wrote; ValueError for anything else."""
+        try:
+            tensors = load(data)
+            ids = parse_json(tensors.pop("ids").tobytes())
+            sides = [
+                dict(zip(ids[name], tensors.get(name, np.zeros((0, 0), np.float32)), strict=True))
+                for name in ("decoded", "reference")
+            ]
+            state = cls(sides[0], sides[1], frozenset(ids["missing"]))
+        except (SafetensorError, LookupError, TypeError) as error:
+            raise ValueError(f"no features by sample id ({error})") from error
+        if any(side.dtype != np.float32 or side.ndim != 2 for side in tensors.values()):
+            raise ValueError("features are not float32 [n, features]")
+        return state
 
     def merge(self, other: "FeatureState") -> "FeatureState":
         """Both states' features. Raises ValueError when they disagree about a sample."""
@@ -134,6 +164,7 @@ class FeatureEvaluator:
     """
 
     name = "features"
+    state = FeatureState
     version = "1"
 
     def __init__(

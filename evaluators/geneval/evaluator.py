@@ -37,6 +37,7 @@ class GenEvalEvaluator:
 
     name = "geneval"
     version = "1"
+    state = SampleState
 
     def __init__(
         self,

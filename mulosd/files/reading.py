@@ -44,10 +44,10 @@ def is_file(path: Path) -> bool:
     return os.path.isfile(path)
 
 
-def parse_json(text: str | bytes) -> Any:
-    """`json.loads`, but ValueError also for NaN, infinities and deep nesting."""
+def parse_json(text: str | bytes, *, allow_nan: bool = False) -> Any:
+    """`json.loads`, but ValueError also for deep nesting, and for NaN and infinities unless allowed."""
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, parse_constant=None if allow_nan else _refuse)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     check_nesting(value)

@@ -89,7 +89,7 @@ def _forget(path: Path) -> None:
         entries = read_manifest(cell_dir) if _is_readable(cell_dir / MANIFEST) else {}
         if entries.pop(path.name, None) is not None:
             write_manifest(cell_dir, entries)
-    elif _is_readable(path.parent / MANIFEST) and path.suffix == ".state":
+    elif _is_readable(path.parent / MANIFEST) and path.parent.parent.name == "scores":
         content = read_json(path.parent / MANIFEST)
         if content["files"].pop(path.name, None) is not None:
             publish_json(path.parent / MANIFEST, content)

@@ -1,9 +1,10 @@
 """Scores of a cell: chunk states, cached by the content of the chunk, merged and finalised into metrics.json.
 
-    scores/<evaluator>-<hash(version, protocol)>/  chunk-00000.state ..., manifest.json, metrics.json
+    scores/<evaluator>-<hash(version, protocol)>/  chunk-00000.json ..., manifest.json, metrics.json
 
 metrics.json keeps one result per basis (the exact chunks and rows it rests on), because sweeps with different
-limits share cells. Results whose chunks were replaced are dropped with them.
+limits share cells. Results whose chunks were replaced are dropped with them. What is damaged counts as missing and is
+scored again.
 
 An evaluator with a `source` scores nothing itself: it finalises the states of the evaluator of that name (built with
 the same context), so that features are computed once per chunk for all metrics that rest on them.
@@ -16,13 +17,15 @@ from typing import Any
 
 from evaluators.types import Metric
 from mulosd.errors import DataError
-from mulosd.files.publish import publish_json, read_json
+from mulosd.files.publish import publish_json, read_json, sha256_hex
 from mulosd.stage.manifest import MANIFEST
 from pipelines.plan.cells import Cell, key_of
 from pipelines.store.layout import Store
 from pipelines.store.scores import METRICS, score_folder
 from pipelines.work.score import load_state
 from pipelines.work.tasks import EvaluatorSpec, ScoreTask, StateReport, resolve
+
+PICKLED = ".state"  # ending of the states of version 0.1
 
 Basis = tuple[tuple[int, str, int], ...]  # (chunk, sha256 of its file, rows used) in chunk order
 
@@ -98,10 +101,10 @@ def basis_of(store: Store, cell: Cell) -> Basis:
 
 
 def is_scored(job: ScoreJob) -> bool:
-    """Whether metrics.json holds the result on this basis, and the states are there while a job still rests on them."""
-    if not (job.folder / METRICS).exists() or job.digest not in read_json(job.folder / METRICS)["results"]:
+    """Whether metrics.json holds the result on this basis, and everything that it rests on is there and whole."""
+    if job.digest not in _results(job.folder) or not _is_whole(job.folder / MANIFEST):
         return False
-    return all(is_scored(served) for served in job.serves) or not _stale(job)
+    return job.states != job.folder or not _stale(job)
 
 
 def score_tasks(store: Store, job: ScoreJob) -> Iterator[ScoreTask]:
@@ -118,18 +121,32 @@ def score_tasks(store: Store, job: ScoreJob) -> Iterator[ScoreTask]:
             str(store.chunk_path(job.cell.key, index)),
             entries[index],
             rows,
-            str(job.folder / _state_name(index)),
+            str(job.folder / _state_name(job, index)),
         )
 
 
 def record_state(report: StateReport, folder: Path) -> None:
-    """Add a published state to the folder's manifest."""
-    states = {**_states(folder), report.name: report}
+    """Add a published state to the folder's manifest; one of the same chunk in another form is removed."""
+    states = _states(folder)
+    old = [name for name, state in states.items() if state.index == report.index and name != report.name]
+    states = {name: state for name, state in states.items() if name not in old} | {report.name: report}
     files = {
         name: {"index": s.index, "chunk_sha256": s.chunk_sha256, "rows": s.rows, "sha256": s.sha256}
         for name, s in states.items()
     }
     publish_json(folder / MANIFEST, {"files": files})
+    for name in old:
+        (folder / name).unlink(missing_ok=True)
+
+
+def num_pickled(jobs: Sequence[ScoreJob]) -> int:
+    """States of version 0.1 among those that the jobs rest on: pickles, which are not read."""
+    folders = {job.states: {part[0] for part in job.basis} for job in jobs}
+    return sum(
+        name.endswith(PICKLED) and state.index in indices
+        for folder, indices in folders.items()
+        for name, state in _states(folder).items()
+    )
 
 
 def finish_job(job: ScoreJob, *, current_chunks: frozenset[str]) -> list[Metric]:
@@ -140,44 +157,60 @@ def finish_job(job: ScoreJob, *, current_chunks: frozenset[str]) -> list[Metric]
     states = _states(job.states)
     merged: Any = None
     for position, part in enumerate(job.basis):
-        report = states[_state_name(part[0])]
+        report = states[_state_name(job, part[0])]
         if report.basis != part:
             raise DataError(f"{job.states / report.name} belongs to another chunk content; run the sweep again.")
-        modules = (type(job.evaluator).__module__,)
-        state = load_state(job.states / report.name, report.sha256, extra_modules=modules)
+        state = load_state(job.states / report.name, report.sha256, job.evaluator.state)
         merged = state if position == 0 else job.evaluator.merge(merged, state)
     metrics = [metric.finite() for metric in job.evaluator.finalize(merged)]
     path = job.folder / METRICS
-    old = read_json(path)["results"] if path.exists() else {}
+    old = _results(job.folder)
     results = {k: r for k, r in old.items() if {part[1] for part in r["basis"]} <= current_chunks}
     results[job.digest] = {
         "basis": [list(part) for part in job.basis],
         "metrics": [metric.to_json() for metric in metrics],
     }
     header = {"evaluator": job.evaluator.name, "version": job.evaluator.version, "protocol": job.evaluator.protocol()}
-    if not (job.folder / MANIFEST).exists():
+    if not _is_whole(job.folder / MANIFEST):
         publish_json(job.folder / MANIFEST, {"files": {}})  # its states are with the source
     publish_json(path, {**header, "results": results})
     return metrics
 
 
 def _stale(job: ScoreJob) -> list[tuple[int, str, int]]:
-    """Parts of the basis without a current state."""
+    """Parts of the basis without a whole state of today's form."""
     current = _states(job.states)
-    names = {part: _state_name(part[0]) for part in job.basis}
-    return [
-        part
-        for part, name in names.items()
-        if name not in current or current[name].basis != part or not (job.states / name).exists()
-    ]
+    return [part for part in job.basis if not _is_current(current.get(_state_name(job, part[0])), part, job.states)]
 
 
-def _state_name(index: int) -> str:
-    return f"chunk-{index:05d}.state"
+def _is_current(state: StateReport | None, part: tuple[int, str, int], folder: Path) -> bool:
+    if state is None or state.basis != part:
+        return False
+    path = folder / state.name
+    return path.is_file() and sha256_hex(path.read_bytes()) == state.sha256
+
+
+def _state_name(job: ScoreJob, index: int) -> str:
+    return f"chunk-{index:05d}{job.evaluator.state.suffix}"
 
 
 def _states(folder: Path) -> dict[str, StateReport]:
-    if not (folder / MANIFEST).exists():
+    """States by file name; {} where the manifest is missing or damaged: its chunks are scored again."""
+    if not _is_whole(folder / MANIFEST):
         return {}
     files = read_json(folder / MANIFEST)["files"]
     return {name: StateReport(name=name, **entry) for name, entry in files.items()}
+
+
+def _results(folder: Path) -> dict[str, Any]:
+    """Results by the digest of their basis; {} where metrics.json is missing or damaged."""
+    results: dict[str, Any] = read_json(folder / METRICS)["results"] if _is_whole(folder / METRICS) else {}
+    return results
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        read_json(path)
+    except DataError:
+        return False
+    return True

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from evaluators.state import SampleState
 from evaluators.types import Metric, Row
 from pipelines.work.tasks import EvaluatorSpec
 
@@ -49,6 +50,7 @@ class WithoutReference:
     """Stands for an evaluator that has nothing to compare with: null metrics with the reason."""
 
     version = "1"
+    state = SampleState
 
     def __init__(self, name: str, reason: str) -> None:
         self.name = name
@@ -61,15 +63,15 @@ class WithoutReference:
     def prepare(self) -> None:
         """Nothing to load."""
 
-    def score(self, rows: Sequence[Row]) -> int:
-        """Number of rows."""
-        return len(rows)
+    def score(self, rows: Sequence[Row]) -> SampleState:
+        """Nothing."""
+        return SampleState()
 
-    def merge(self, a: int, b: int) -> int:
-        """Rows of both."""
-        return a + b
+    def merge(self, a: SampleState, b: SampleState) -> SampleState:
+        """Nothing."""
+        return a.merge(b)
 
-    def finalize(self, state: int) -> list[Metric]:
+    def finalize(self, state: SampleState) -> list[Metric]:
         """The null metrics."""
         return [
             Metric(metric, None, direction, "", 0, 0, self.version, reason=self._reason)

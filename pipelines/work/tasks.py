@@ -4,7 +4,7 @@ A task names files and settings and is pickled; a report says what was published
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -165,7 +165,6 @@ class ScoreTask:
     entry: FileEntry
     rows: int
     out: str
-    extra_modules: tuple[str, ...] = field(default=())
 
     @property
     def name(self) -> str:

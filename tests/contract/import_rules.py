@@ -22,6 +22,7 @@ ALLOWED = {
         "mulosd.errors",
         "mulosd.registry",
         "mulosd.files.publish",
+        "mulosd.files.reading",
         "mulosd.files.unpickle",
         "mulosd.stage.read",
         "mulosd.scenes.vocabulary",

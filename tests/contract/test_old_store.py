@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from mulosd.stage.verify import verify_store
 from pipelines.compare.cell_rows import decode
 from pipelines.compare.report import read_results, write_report
 from pipelines.plan.build import build_plan
@@ -39,6 +40,17 @@ def test_a_finished_sweep_decodes_nothing_again(store: Store) -> None:
     assert len(images) == 4
     assert "8 cached, decoded 0, 0 failed" in report.summary()
     assert {path: path.read_bytes() for path in store.root.glob("cells/*/images/*.parquet")} == images
+
+
+def test_its_states_were_pickles_and_are_made_again(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    before = {row.cell_key: row.metrics for row in read_results(store).rows}
+    assert len(list(store.root.rglob("*.state"))) == 16
+    assert "scores: 4 cached, 16 computed" in run_sweep(load_sweep(SWEEP, []), out=store.root, limit=2).summary()
+    assert "16 score states are pickles of version 0.1" in caplog.text
+    assert not list(store.root.rglob("*.state"))
+    assert {row.cell_key: row.metrics for row in read_results(store).rows} == before
+    assert verify_store(store.root) == []
+    assert "scores: 20 cached, 0 computed" in run_sweep(load_sweep(SWEEP, []), out=store.root, limit=2).summary()
 
 
 def test_its_rows_are_what_they_were(store: Store) -> None:
