@@ -1,6 +1,8 @@
 """Markers that are off by default say why they are skipped; the rest runs everywhere."""
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ settings.register_profile(
 settings.load_profile("repeatable")
 
 RAY = ("tests/ray/", "tests/contract/test_commands.py")  # files that start it, which takes long
+ASSETS = Path(__file__).parents[1] / "mulosd" / "assets"
 OPTIONAL = {
     "gpu": "needs a CUDA device; run with --gpu",
     "slow": "takes minutes; run with --slow",
@@ -30,6 +33,18 @@ OPTIONAL = {
 def own_locks(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Tests and real runs on one host do not wait for each other."""
     os.environ.setdefault("MULOSD_LOCK_DIR", str(tmp_path_factory.mktemp("locks")))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def installed_files_stay() -> Iterator[None]:
+    """Nothing that the tests run writes into the installed program."""
+    before = _stamps()
+    yield
+    assert _stamps() == before
+
+
+def _stamps() -> dict[Path, tuple[int, int]]:
+    return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in ASSETS.rglob("*")}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -18,10 +18,18 @@ from mulosd.convert.folder import RECORD, is_kept
 from mulosd.errors import ConfigError, DataError, EnvironmentProblem, first_line, unknown_name
 from mulosd.families.card import read_card as read_family_file
 from mulosd.families.card import released_families, weights_folder
+from mulosd.files.folders import refuse_package
 from mulosd.files.publish import file_sha256, publish_bytes
 from mulosd.files.reading import parse_json, read_file
 
-DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)  # errors that no network makes
+DISK = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EACCES,
+    errno.EROFS,
+    errno.ENOTDIR,
+    errno.EEXIST,
+)  # errors that no network makes
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,7 @@ def fetch(
         if repo not in repos:
             raise unknown_name("repository", repo, repos, "--revision")
     folder = out or weights_folder() / "sources"
+    refuse_package(folder)
     for name, source in wanted.items():
         revision, path = _fetch_part(source, folder, (revisions or {}).get(source["repo"]), is_dry=is_dry)
         yield Fetched(name, revision, path, f"mulosd convert {path} --family {family} --part {name}")

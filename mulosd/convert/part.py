@@ -22,11 +22,15 @@ from torch import Tensor
 from mulosd.convert.folder import UNUSED, check_folder, place_folder
 from mulosd.convert.source import PLACES, VQ_PLACES, Source, read_source
 from mulosd.errors import ConfigError, DataError, EnvironmentProblem, unknown_name
-from mulosd.families.card import check_target, families, family_folder, overlay, read_card, released_families
+from mulosd.families.card import SHIPPED, check_target, families, family_folder, overlay, read_card, released_families
 from mulosd.families.weight_files import num_values, tensors_of
+from mulosd.files.folders import refuse_package
 from mulosd.files.publish import canonical_json, file_sha256, publish_over, sha256_hex
+from mulosd.files.reading import is_file
 from mulosd.models.architectures import build_part, differences
 
+CARD = "card.json"
+RESERVED = ("sources",)  # names in the weights folder that are not families: where `mulosd fetch` puts its files
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")  # of families and parts, which become names of folders and files
 _TABLES = r"freqs_cis|causal_mask|layers\.\d+\.attention\.kv_cache\.[kv]_cache"
 LEFTOVERS = {  # architecture -> names that files may carry and no model uses
@@ -58,11 +62,11 @@ def family_file(family: str) -> dict[str, Any]:
         return read_card(released[family])
     data = read_card(Path(family))
     for name in (data["family"], *data["parts"]):
-        if not isinstance(name, str) or not NAME.fullmatch(name):
+        if not isinstance(name, str) or not NAME.fullmatch(name) or name == CARD:
             raise ConfigError(f"{family}: {name!r} names a family or part; allowed are a-z, 0-9 and . _ - inside.")
     taken = {target for _, other in families() if other["family"] != data["family"] for target in other["targets"]}
     doubled = sorted(taken & data["targets"].keys())
-    if doubled or data["family"] in released:
+    if doubled or data["family"] in (*SHIPPED, *released, *RESERVED):
         raise ConfigError(f"{family}: {', '.join(doubled) or data['family']} is already known; choose another name.")
     for target in data["targets"]:
         check_target(target, data, Path(family))
@@ -75,6 +79,8 @@ def convert(source: Path, *, family: str, part: str, out: Path | None = None, is
     if part not in template["parts"]:
         raise unknown_name("part", part, template["parts"], "--part")
     folder = out or family_folder(template["family"])
+    refuse_package(folder)
+    _refuse_another_family(folder, template)
     entry = dict(template["parts"][part])
     if entry.get("architecture") in FOLDERS:
         return _convert_folder(source, folder, template, part, is_dry=is_dry)
@@ -93,6 +99,31 @@ def convert(source: Path, *, family: str, part: str, out: Path | None = None, is
         entry["sha256"] = _write(path, kept)
         _add(folder, template, part, entry)
     return Conversion(path, entry, dropped)
+
+
+def _refuse_another_family(folder: Path, template: Mapping[str, Any]) -> None:
+    """DataError where the folder's card is of another family, or of one that the family file describes otherwise."""
+    path = folder / CARD
+    if not is_file(path):
+        return
+    stored = read_card(path)
+    differ = [] if stored["family"] == template["family"] else ["family"]
+    if template["family"] not in released_families():
+        differ += [
+            f"targets.{name}" for name, entry in stored["targets"].items() if template["targets"].get(name) != entry
+        ]
+        parts = {name: _described(entry) for name, entry in template["parts"].items()}
+        differ += [f"parts.{name}" for name, entry in stored["parts"].items() if parts.get(name) != _described(entry)]
+    if differ:
+        raise DataError(
+            f"{path} is the card of another family ({differ[0]} differs), which is not overwritten; choose another "
+            "name or another --out folder."
+        )
+
+
+def _described(part: Mapping[str, Any]) -> tuple[Any, Any]:
+    """What a family file says of a part before it is converted."""
+    return part.get("architecture"), part.get("config")
 
 
 def _convert_folder(source: Path, folder: Path, template: dict[str, Any], part: str, *, is_dry: bool) -> Conversion:
@@ -207,7 +238,7 @@ def _owned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _add(folder: Path, template: dict[str, Any], part: str, entry: dict[str, Any]) -> None:
     """Put the entry into the family's card, also when another conversion writes the card at the same time."""
-    path = folder / "card.json"
+    path = folder / CARD
     is_published = False
     while not is_published:
         base = sha256_hex(path.read_bytes()) if path.exists() else None

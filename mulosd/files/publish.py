@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mulosd.errors import DataError, EnvironmentProblem
+from mulosd.files.folders import refuse_package
 from mulosd.files.reading import parse_json
 
 
@@ -101,6 +102,7 @@ def _claim_and_replace(temp: Path, path: Path) -> bool:
 @contextlib.contextmanager
 def _written(path: Path, data: bytes) -> Iterator[Path]:
     """A synced temp file beside `path` with `data`, to be moved or linked; it is gone afterwards."""
+    refuse_package(path)
     temp = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

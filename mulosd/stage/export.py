@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mulosd.errors import ConfigError, DataError
+from mulosd.files.folders import refuse_package
 from mulosd.stage.manifest import read_manifest
 from mulosd.stage.verify import check_entry
 
@@ -43,6 +44,7 @@ def _tables(cell_dirs: Sequence[Path], out: Path) -> Iterator[tuple[Path, Any]]:
     """(cell folder, checked table) of every chunk, in today's format."""
     from mulosd.stage.read import check_unique, table_of
 
+    refuse_package(out)
     if out.exists():
         raise ConfigError(f"{out} exists already; choose a new folder for the export.")
     is_empty = True

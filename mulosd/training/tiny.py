@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 
 from mulosd.errors import DataError, unknown_name
-from mulosd.files.folders import prepare_folder
+from mulosd.files.folders import prepare_folder, refuse_package
 from mulosd.files.unpickle import unpickle
 from mulosd.models.gpt_config import GPTConfig
 from mulosd.models.image_gpt import ImageGPT, tiny_gpt
@@ -137,7 +137,7 @@ def as_published(state: dict[str, Any]) -> dict[str, Any]:
 
 def publish(work: Path, folder: Path, quality: dict[str, Any] | None = None) -> None:
     """Write safetensors (float16) and card.json of the family into `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    prepare_folder(folder)
     parts: dict[str, Any] = {"vq": _write_part(folder, "vq", _read(work / "vq.pt", "vq"))}
     parts["vq"] |= {"config": asdict(VQ), "recipe": asdict(VQ_RECIPE) | {"init_seed": VQ_SEED}}
     for name, stage in STAGES.items():
@@ -186,14 +186,18 @@ def world_hash(count: int = 256, size: int = 64) -> str:
     return digest.hexdigest()
 
 
-def set_quality(folder: Path, quality: dict[str, Any], sampler: dict[str, dict[str, float]]) -> None:
-    """Write measured quality and chosen sampler presets (target id -> fields) into a published card."""
+def set_quality(
+    folder: Path, quality: dict[str, Any], sampler: dict[str, dict[str, float]], *, out: Path | None = None
+) -> None:
+    """Write measured quality and chosen sampler presets (target id -> fields) into the card of `folder`, or into a copy
+    of it, the file `out`."""
     path = folder / "card.json"
+    refuse_package(out or path)
     card = json.loads(path.read_text(encoding="utf-8"))
     card["quality"] = quality
     for target, preset in sampler.items():
         card["targets"][target]["sampler"] |= preset
-    _write_json(path, card)
+    _write_json(out or path, card)
 
 
 def _write_json(path: Path, data: dict[str, Any]) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 
 from mulosd.errors import ConfigError, EnvironmentProblem
 from mulosd.families import card as families
+from mulosd.files.folders import is_in_package
 from mulosd.files.publish import problem_of_writing
 from mulosd.methods import DraftOnly
 from pipelines.card import measured_family
@@ -91,6 +92,11 @@ class Measurement:
         return families.read_family(self.folder)
 
     @property
+    def card_file(self) -> Path:
+        """The card that is filled: the family's, or a copy in the store where that is part of the installed program."""
+        return (self.out if is_in_package(self.folder) else self.folder) / "card.json"
+
+    @property
     def drafted(self) -> list[str]:
         """Targets that have a drafter: the gate is about these."""
         return [target for target, card in self.cards.items() if card.draft_grid]
@@ -149,12 +155,14 @@ def measure(what: Measurement, *, progress: ProgressBar | None = None) -> dict[s
     """Measure and write `quality` and the presets into the card; returns `quality`.
 
     progress: opens the progress bar of one sweep.
-    UserErrors before any work where the card cannot be written or the counts are too small. The card stays untouched
-    when an earlier measurement gave the same numbers.
+    UserErrors before any work where the card cannot be written or the counts are too small. The family's card stays
+    untouched when an earlier measurement gave the same numbers.
     """
     from mulosd.training.tiny import set_quality
 
-    _check_writable(what.folder)
+    is_copy = what.card_file.parent != what.folder
+    if not is_copy:
+        _check_writable(what.folder)
     store = Store.open(what.out)
     run = _Runner(what, store, progress or (lambda: nullcontext(lambda _: None)))
     with measured_family.measured(what.folder):
@@ -172,8 +180,8 @@ def measure(what: Measurement, *, progress: ProgressBar | None = None) -> dict[s
         "heldout": {target: {cell.name: cell.summary for cell in scored} for target, scored in heldout.items()},
         "provenance": _provenance(what, store, every),
     }
-    if _without_date(what.raw["quality"]) != _without_date(quality):
-        set_quality(what.folder, quality, chosen)
+    if is_copy or _without_date(what.raw["quality"]) != _without_date(quality):
+        set_quality(what.folder, quality, chosen, out=what.card_file)
     return quality
 
 

@@ -300,7 +300,7 @@ def measure(family: str, out: Path, family_folder: Path | None, dry_run: bool, q
     for name, verdict in gate.items():
         if name != "passed":
             click.echo(f"{'passed' if verdict['passed'] else 'FAILED'}  {name}: {verdict['rule']}")
-    click.echo(f"{what.folder / 'card.json'} filled; `mulosd card {family}` shows it")
+    click.echo(f"{what.card_file} filled; `mulosd card {family} --family-folder {what.card_file.parent}` shows it")
 
 
 @cli.command()

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mulosd.errors import ConfigError, DataError, EnvironmentProblem
+from mulosd.files.folders import refuse_package
 from mulosd.files.publish import publish_json, publish_over, read_json
 from mulosd.stage.manifest import FileEntry, chunk_name, chunk_path, read_manifest, write_manifest
 from pipelines.plan.cells import Cell, Chunk
@@ -41,6 +42,7 @@ class Store:
     def open(cls, root: str | Path) -> "Store":
         """The store at `root`, created if needed; EnvironmentProblem before any work if chunks cannot be published."""
         store = cls(root)
+        refuse_package(store.root)
         probe = store.root / f".probe.{secrets.token_hex(4)}.tmp"
         try:
             store.root.mkdir(parents=True, exist_ok=True)
