@@ -14,6 +14,7 @@ class CellRow:
 
     metrics: name -> the JSON form of `evaluators.types.Metric`. counters: DecodeStats counter ->
     {sample_id: value}. latency: fields of the bench run for this cell (speed_up, interval ...) or {}.
+    versions: of the code that made the images, or () where nothing was recorded.
     """
 
     cell_key: str
@@ -24,6 +25,7 @@ class CellRow:
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
     counters: dict[str, dict[str, float]] = field(default_factory=dict)
     latency: dict[str, Any] = field(default_factory=dict)
+    versions: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:

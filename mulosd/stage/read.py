@@ -64,6 +64,15 @@ def proof_of(data: bytes) -> dict[str, str]:
     return {name: metadata.get(name.encode(), b"").decode("utf-8", "replace") for name in names}
 
 
+def versions_of(path: Path) -> tuple[str, ...]:
+    """Versions of the code that made a chunk's rows, oldest first; () where it does not say, as before 0.2."""
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path} is a damaged Parquet file ({str(error).splitlines()[0]}); {_REPAIR}.") from error
+    return tuple(json.loads(metadata.get(b"mulosd.versions", b"[]")))
+
+
 def columns_of(data: bytes) -> list[str]:
     """The columns that a chunk was written with, which an older format has fewer of."""
     return list(pq.ParquetFile(pa.BufferReader(data)).schema_arrow.names)

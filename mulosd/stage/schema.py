@@ -43,6 +43,8 @@ _COLUMNS: tuple[tuple[str, str], ...] = (
 )
 COLUMNS = tuple(name for name, _ in _COLUMNS)
 
+UNKNOWN_VERSION = "unknown"  # of the code that made rows, where their chunk does not say
+
 
 @dataclass(frozen=True)
 class StagedSample:

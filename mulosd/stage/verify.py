@@ -4,6 +4,7 @@ The file digest finds any changed byte; the other checks find files that were re
 say what is wrong with them.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,8 +12,8 @@ from mulosd.errors import DataError
 from mulosd.files.publish import read_json, sha256_hex
 from mulosd.stage.conditions import condition_problems
 from mulosd.stage.manifest import MANIFEST, FileEntry, read_manifest
-from mulosd.stage.read import columns_of, image_array, proof_of, read_bytes, read_table, rows_of
-from mulosd.stage.schema import pixel_digest, rows_digest
+from mulosd.stage.read import columns_of, image_array, proof_of, read_bytes, read_table, rows_of, versions_of
+from mulosd.stage.schema import UNKNOWN_VERSION, pixel_digest, rows_digest
 
 
 class ForeignChunk(DataError):
@@ -66,6 +67,22 @@ def verify_store(root: Path) -> list[Problem]:
         *(Problem(path, text) for path, text in conditions),
         *_record_problems(root),
     ]
+
+
+def mixed_versions(root: Path) -> list[str]:
+    """A line for each cell of a store, or for one cell folder, whose images were made by more than one version of the
+    code; chunks that cannot be read are left out."""
+    cells = [root] if (root / "cell.json").exists() else sorted(path for path in (root / "cells").glob("*"))
+    lines = []
+    for cell in cells:
+        chunks: dict[tuple[str, ...], list[str]] = {}
+        for path in sorted((cell / "images").glob("*.parquet")):
+            with suppress(DataError):
+                chunks.setdefault(versions_of(path) or (UNKNOWN_VERSION,), []).append(path.stem)
+        if len({version for versions in chunks for version in versions}) > 1:
+            parts = (f"{' and '.join(versions)} ({', '.join(names)})" for versions, names in chunks.items())
+            lines.append(f"{cell}: mixed, its images were made by several versions of the code: {'; '.join(parts)}")
+    return lines
 
 
 def check_entry(path: Path, entry: FileEntry) -> bytes:

@@ -1,6 +1,7 @@
 """Write one chunk of images as a Parquet file: PNG-encoded, with page checksums, published atomically."""
 
 import io
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,14 +57,15 @@ def prompt_columns(tokens: PromptTokens) -> dict[str, int]:
 
 
 def publish_chunk(
-    path: Path, rows: Sequence[Mapping[str, Any]], *, cell_key: str, base: str | None
+    path: Path, rows: Sequence[Mapping[str, Any]], *, cell_key: str, base: str | None, versions: Sequence[str] = ()
 ) -> FileEntry | None:
     """Publish rows (of `sample_row` or read back) as the chunk `path`; its manifest entry.
 
     Only over the file content with sha256 `base` (None: no file); None where it has changed. Equal rows give equal
-    bytes within one pyarrow version. Empty chunks and repeated sample ids are bugs.
+    bytes within one pyarrow version. Empty chunks and repeated sample ids are bugs. versions: of the code that made the
+    rows, oldest first.
     """
-    data = _chunk_bytes(path, rows, cell_key)
+    data = _chunk_bytes(path, rows, cell_key, versions)
     return entry_of(rows, data) if publish_over(path, data, base) else None
 
 
@@ -105,18 +107,18 @@ def _decoded_columns(sample_id: str, decoded: Decoded) -> dict[str, Any]:
 
 
 def _metadata_text(metadata: dict[str, Any]) -> str:
-    import json
-
     return json.dumps(metadata, sort_keys=True, ensure_ascii=False, allow_nan=False)
 
 
-def _chunk_bytes(path: Path, rows: Sequence[Mapping[str, Any]], cell_key: str) -> bytes:
+def _chunk_bytes(path: Path, rows: Sequence[Mapping[str, Any]], cell_key: str, versions: Sequence[str] = ()) -> bytes:
     """The file content. It names its cell and a digest of its rows, so that a file proves itself without a manifest."""
     ids = [row["sample_id"] for row in rows]
     if not ids or len(set(ids)) != len(ids):
         raise ValueError(f"{path.name}: a chunk needs rows with unique sample ids, got {len(ids)} rows")
     table = pa.Table.from_pylist([dict(row) for row in rows], schema=arrow_schema())
     proof = {"mulosd.cell": cell_key, "mulosd.rows_sha256": rows_digest(table.to_pylist())}
+    if versions:
+        proof["mulosd.versions"] = json.dumps(list(versions), ensure_ascii=False)
     return _parquet_bytes(table.replace_schema_metadata({**table.schema.metadata, **proof}))
 
 

@@ -18,10 +18,12 @@ def stage() -> None:
 def verify(folder: Path) -> None:
     """Check every file of a store, or of one cell, against its manifest, and name cells that no run continues."""
     from mulosd.errors import DataError
-    from mulosd.stage.verify import verify_store
+    from mulosd.stage.verify import mixed_versions, verify_store
     from pipelines.store.upkeep import refused_cells
 
     problems = [*verify_store(folder), *refused_cells(folder)]
+    for line in mixed_versions(folder):
+        click.echo(line)
     for problem in problems:
         click.echo(problem)
     if problems:

@@ -1,20 +1,22 @@
 """What a finished sweep leaves to look at: its table, plot and contact sheet in the store, and its runs in MLflow."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dashboards.rows import Picture
+from dashboards.rows import CellRow, Picture
 from dashboards.table import Table, build_table, ordered
 from mulosd.errors import DataError
 from pipelines.compare.cell_rows import FILE_NAME, SweepResults, encode
+from pipelines.host.provenance import code_version
 from pipelines.store.layout import Store
 from pipelines.store.results import collect, latest_bench, pictures, resolve_sweep
 
 log = logging.getLogger(__name__)
 
+UNKNOWN = "unknown code"
 SHEET_PROMPTS = 6
 SHEET_COLUMNS = 7  # more would not fit a screen; `mulosd gallery --cell` chooses others
 
@@ -36,10 +38,13 @@ def read_results(store: Store, sweep_key: str | None = None) -> SweepResults:
     """
     key = resolve_sweep(store, sweep_key, unfinished=True)
     record, bench = store.read_latest(key), latest_bench(store, key)
+    rows = tuple(collect(store, key, unfinished=True))
     notes = [latency_note(bench)] if bench else []
     if "num_cells" in record:
         notes.insert(0, unfinished_note(record))
-    return SweepResults(key, str(record["name"]), tuple(collect(store, key, unfinished=True)), tuple(notes))
+    if code := code_note(rows):
+        notes.append(code)
+    return SweepResults(key, str(record["name"]), rows, tuple(notes))
 
 
 def results_table(results: SweepResults) -> Table:
@@ -111,13 +116,26 @@ def unfinished_note(record: Mapping[str, Any]) -> str:
     return f"Unfinished: {decoded} of {record['num_cells']} cells are decoded, {scored} of them scored."
 
 
+def code_note(rows: Sequence[CellRow]) -> str:
+    """Which code made the images, "mixed" where it was not the same for all; "" for a store that does not say."""
+    makers: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        makers.setdefault(row.versions or (UNKNOWN,), []).append(row.label)
+    if set(makers) <= {(UNKNOWN,)}:
+        return ""
+    if len(makers) == 1 and len(next(iter(makers))) == 1:
+        return f"Images by {next(iter(makers))[0]}."
+    parts = (f"{' and '.join(versions)} ({', '.join(labels)})" for versions, labels in makers.items())
+    return f"Mixed: the images were made by several versions of the code: {'; '.join(parts)}."
+
+
 def latency_note(bench: Mapping[str, Any]) -> str:
     """Where the latencies of a table come from: they hold for this machine and this run only."""
     settings, load = bench["settings"], bench["record"]["machine"]["load_1min"]
     return (
         f"Latency: one bench run ({bench['run']}), batch 1, {settings['prompts']} prompts, "
-        f"{settings['threads']} threads on {settings['device_name']}, load {load:.1f} at its start; "
-        "ratio of totals against ar."
+        f"{settings['threads']} threads on {settings['device_name']}, load {load:.1f} at its start, "
+        f"by {code_version(bench['record']) or UNKNOWN}; ratio of totals against ar."
     )
 
 

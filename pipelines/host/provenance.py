@@ -7,6 +7,7 @@ import hashlib
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,18 @@ def processor_name() -> str | None:
 def provenance() -> dict[str, Any]:
     """Everything above in one JSON-serialisable mapping."""
     return {"versions": versions(), "git": git_state(), "machine": machine(), "job": submission_id()}
+
+
+def code_version(record: Mapping[str, Any]) -> str:
+    """What made an image or a timing, in short, from a `provenance` record: `0.1.0 24d40622b8a1+3f2e9a12 torch 2.14.1`.
+
+    The commit and, after +, the hash of uncommitted changes; what is unknown is left out.
+    """
+    versions, git = record.get("versions", {}), record.get("git", {})
+    changes = f"+{git['diff_sha256'][:8]}" if git.get("diff_sha256") else ""
+    commit = f"{(git.get('commit') or '')[:12]}{changes}"
+    torch = f"torch {versions['torch']}" if versions.get("torch") else ""
+    return " ".join(part for part in (versions.get("mulosd"), commit, torch) if part)
 
 
 def _version(name: str) -> str | None:

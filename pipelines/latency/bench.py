@@ -26,8 +26,8 @@ from mulosd.files.publish import publish_json
 from mulosd.methods import SAMPLER_KNOBS, SamplerKnobs
 from mulosd.types import DecodeStats
 from pipelines.executors.choose import open_executor
+from pipelines.host.provenance import code_version, processor_name, provenance, versions
 from pipelines.host.provenance import machine as machine_facts
-from pipelines.host.provenance import processor_name, provenance, versions
 from pipelines.host.timing_lock import timing
 from pipelines.latency.forward_time import describe as describe_forward_times
 from pipelines.latency.forward_time import forward_times
@@ -173,6 +173,7 @@ def _measure(
     """Rows per call and cell, and t(m) per target."""
     sweep = plan.sweep
     rows: list[dict[str, Any]] = []
+    version = code_version(provenance())
     forwards = {}
     total = len(plan.cells) * sum(len(timed) for timed, _ in calls.values())
     for target_id in sweep.targets:
@@ -190,7 +191,7 @@ def _measure(
                 for position, cell in enumerate([*cells[turn:], *cells[:turn]]):
                     measured = _timed_call(target, batch, cell.method, sweep.device, source)
                     where = {"cell_key": cell.key, "sample_id": batch[0].sample_id, "batch": size, "position": position}
-                    rows.append({**where, **measured, "load_1min": os.getloadavg()[0]})
+                    rows.append({**where, **measured, "load_1min": os.getloadavg()[0], "version": version})
                     progress(len(rows), total, cell.label)
         forwards[target_id] = forward_times(target, synchronize=partial(_synchronise, sweep.device))
     return rows, forwards
@@ -303,6 +304,7 @@ def _settings(plan: Plan, spec: BenchSpec, threads: int) -> dict[str, Any]:
         "device_name": _device_name(plan.sweep.device),
         "machine": machine,
         "torch": versions()["torch"],
+        "code": code_version(provenance()),
         "forward_times": describe_forward_times(),
     }
 

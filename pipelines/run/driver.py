@@ -19,7 +19,7 @@ from mulosd.methods import knobs_of
 from mulosd.stage.manifest import FileEntry
 from mulosd.types import PromptTokens
 from pipelines.executors.choose import open_executor
-from pipelines.host.provenance import provenance
+from pipelines.host.provenance import code_version, provenance
 from pipelines.host.signals import stop_on_signals
 from pipelines.plan import gpu_requests as resources
 from pipelines.plan.build import build_plan, check_networks, check_weights
@@ -102,7 +102,7 @@ class _Run:
     workers: int | None
     num_gpus: Mapping[str, float]
     progress: ProgressCallback
-    record: dict[str, Any] = field(default_factory=provenance)
+    record: dict[str, Any]
     workforce: dict[str, Any] = field(default_factory=dict)
     cached: int = 0
     decoded: int = 0
@@ -157,7 +157,7 @@ def run_sweep(
     with ExitStack() as stack:
         stack.enter_context(stop_on_signals())
         shown = stack.enter_context(progress_file(store.sweep_dir(plan.sweep_key), then=progress or (lambda _: None)))
-        run = _Run(plan, store, executor, workers, gpus, shown, finished=finished or (lambda key: None))
+        run = _Run(plan, store, executor, workers, gpus, shown, provenance(), finished=finished or (lambda key: None))
         get_executor = stack.enter_context(_executor(run))
         _decode(run, get_executor)
         if len(run.failures) > sweep.max_failed:
@@ -249,9 +249,8 @@ def _decode_tasks(run: _Run, cell: Cell) -> list[DecodeTask]:
         if entry is not None and not check_recorded(read_bytes(path), path, entry, cell.key):
             entry = None  # a stopped run had published a longer chunk and not recorded it
         if not is_complete(entry, chunk):
-            tasks.append(
-                DecodeTask(cell.key, cell.label, target, cell.method, chunk, sweep.batch_size, str(path), entry)
-            )
+            where = (cell.key, cell.label, target, cell.method, chunk, sweep.batch_size, str(path), entry)
+            tasks.append(DecodeTask(*where, version=code_version(run.record)))
     return tasks
 
 
@@ -355,7 +354,9 @@ def _sweep_record(run: _Run, cells: Sequence[Cell]) -> dict[str, Any]:
         ],
         "scores": {cell.key: run.scores[cell.key] for cell in cells if cell.key in run.scores},
         "failures": [list(failure) for failure in run.failures],
-        "record": {**run.record, **run.workforce},
+        **run.store.run_records(
+            plan.sweep_key, {**run.record, **run.workforce}, is_new=bool(run.decoded or run.scores_done)
+        ),
     }
 
 

@@ -110,6 +110,18 @@ class Store:
         publish_json(self.sweep_dir(sweep_key) / SWEEP, dict(record))
         (self.sweep_dir(sweep_key) / PARTIAL).unlink(missing_ok=True)
 
+    def run_records(self, sweep_key: str, record: Mapping[str, Any], *, is_new: bool) -> dict[str, Any]:
+        """record: of the last run of a sweep that decoded or scored something; earlier: those before it. A run that
+        found everything done (not is_new) leaves both as they are."""
+        try:
+            before = self.read_sweep(sweep_key)
+        except DataError:  # none yet, or damaged
+            return {"record": dict(record), "earlier": []}
+        earlier = before.get("earlier", [])
+        if not is_new:
+            return {"record": before["record"], "earlier": earlier}
+        return {"record": dict(record), "earlier": [*earlier, before["record"]]}
+
     def read_latest(self, sweep_key: str) -> dict[str, Any]:
         """The record of the unfinished run of a sweep where there is one, otherwise that of the sweep."""
         path = self.sweep_dir(sweep_key) / PARTIAL

@@ -100,7 +100,19 @@ def _cell_row(
         metrics=metrics,
         counters=_counters(store, key, record["wanted"]),
         latency=dict(bench["cells"].get(key, {})) if bench else {},
+        versions=_versions(store, key, record["wanted"]),
     )
+
+
+def _versions(store: Store, cell_key: str, wanted: list[list[int]]) -> tuple[str, ...]:
+    """Versions of the code that made the images of a cell; () where no chunk says any, as in stores of 0.1.0."""
+    from mulosd.stage.read import versions_of
+    from mulosd.stage.schema import UNKNOWN_VERSION
+
+    found = [versions_of(store.chunk_path(cell_key, index)) for index, _ in wanted]
+    if not any(found):
+        return ()
+    return tuple(dict.fromkeys(version for versions in found for version in versions or (UNKNOWN_VERSION,)))
 
 
 def _counters(store: Store, cell_key: str, wanted: list[list[int]]) -> dict[str, dict[str, float]]:

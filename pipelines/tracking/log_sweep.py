@@ -64,7 +64,7 @@ def track_again(store: Store, sweep_key: str, *, tracking_uri: str | None = None
 
 def _to_log(store: Store, sweep_key: str | None) -> "tuple[SweepResults, SweepMeta]":
     from mulosd.files.publish import publish_bytes
-    from pipelines.tracking.sweep_facts import dataset_of, facts_of
+    from pipelines.tracking.sweep_facts import cell_facts, dataset_of, facts_of
     from pipelines.tracking.track import SweepMeta
 
     key = resolve_sweep(store, sweep_key, unfinished=True)
@@ -76,6 +76,10 @@ def _to_log(store: Store, sweep_key: str | None) -> "tuple[SweepResults, SweepMe
         sweep_key=key,
         name=record["name"],
         facts=facts_of(record),
+        cell_facts={
+            row.cell_key: cell_facts(record, store.read_cell(row.cell_key)["record"], row.versions)
+            for row in results.rows
+        },
         texts=texts,
         files=(*sorted(folder.glob("*.png")), folder / FILE_NAME),
         note=unfinished_note(record) if "num_cells" in record else texts.get("table.md", ""),

@@ -1,6 +1,6 @@
 """What the runs of a sweep carry in MLflow beside numbers: machine, code, and the prompts as a data set."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipelines.store.layout import Store
@@ -30,6 +30,19 @@ def facts_of(record: Mapping[str, Any]) -> dict[str, str]:
         **{f"mulosd.version.{name}": value for name, value in ran.get("versions", {}).items()},
     }
     return {name: str(value) for name, value in facts.items() if value not in (None, "")}
+
+
+def cell_facts(record: Mapping[str, Any], made: Mapping[str, Any], versions: Sequence[str]) -> dict[str, str]:
+    """Tags of a cell: those of its sweep, with the machine and the code that made its images.
+
+    made: the record in its cell.json. versions: of the code, as its chunks say; the commit is `mixed` if they differ.
+    """
+    facts = facts_of({**record, "record": made})
+    if versions:
+        facts["mulosd.code"] = "; ".join(versions)
+    if len(versions) > 1:
+        facts["mlflow.source.git.commit"] = "mixed"
+    return facts
 
 
 def dataset_of(store: Store, record: Mapping[str, Any]) -> dict[str, Any]:

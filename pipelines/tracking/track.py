@@ -42,7 +42,8 @@ class SweepMeta:
 
     facts: copied into the tags of the parent and of every child (filters match runs one by one).
     texts: artifact name -> content (the table). files: artifacts to copy (contact sheet). note: Markdown on top.
-    dataset: name, digest, source and num_prompts of the prompts, or {}.
+    dataset: name, digest, source and num_prompts of the prompts, or {}. cell_facts: cell key -> what its
+    run carries in place of `facts`.
     """
 
     sweep_key: str
@@ -52,6 +53,7 @@ class SweepMeta:
     files: tuple[Path, ...] = ()
     note: str = ""
     dataset: Mapping[str, Any] = field(default_factory=dict)
+    cell_facts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -236,7 +238,7 @@ def _cell_content(
     return {
         "name": _run_name(row),
         "tags": {
-            **meta.facts,
+            **meta.cell_facts.get(row.cell_key, meta.facts),
             **stage,
             "mulosd.missing": json.dumps(missing, ensure_ascii=False)[:TAG_LIMIT],
             "mulosd.directions": _directions([row]),

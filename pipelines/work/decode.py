@@ -205,13 +205,27 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
 
 
+def _versions(task: DecodeTask, kept: int, size: int) -> tuple[str, ...]:
+    """Versions of the code that made the rows: those of the file that `kept` rows come from, and that of this task."""
+    from mulosd.stage.read import versions_of
+    from mulosd.stage.schema import UNKNOWN_VERSION
+
+    before = versions_of(Path(task.path)) if kept else ()
+    if kept == size or not task.version:
+        return before
+    if kept and not before:
+        before = (UNKNOWN_VERSION,)
+    return tuple(dict.fromkeys([*before, task.version]))
+
+
 def _publish(task: DecodeTask, rows: Sequence[Mapping[str, Any]], base: str | None, kept: int) -> ChunkReport:
     """Publish the rows unless another worker has finished the same chunk meanwhile: the first one's file stays."""
     from mulosd.stage.read import read_bytes
     from mulosd.stage.write import entry_of, publish_chunk
 
     path = Path(task.path)
-    entry = publish_chunk(path, rows, cell_key=task.cell_key, base=base)
+    versions = _versions(task, kept, len(rows))
+    entry = publish_chunk(path, rows, cell_key=task.cell_key, base=base, versions=versions)
     if entry is None:
         theirs, base = existing_rows(replace(task, entry=None))
         if len(theirs) < len(rows) or len(failures_of(theirs)) > len(failures_of(rows)):

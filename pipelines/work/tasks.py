@@ -107,7 +107,7 @@ class DecodeTask:
     """One chunk of one cell to decode into `path`. entry: the manifest's entry of a chunk file that is there.
 
     is_halved: its worker ran out of memory before, so every batch is decoded in two halves. conditions: where those of
-    its prompts are staged; None: the target makes them itself.
+    its prompts are staged; None: the target makes them itself. version: of the code that decodes (`code_version`).
     """
 
     needs_target: ClassVar[bool] = True
@@ -122,6 +122,7 @@ class DecodeTask:
     entry: FileEntry | None = None
     is_halved: bool = False
     conditions: ConditionSource | None = None
+    version: str = ""
 
     @property
     def name(self) -> str:

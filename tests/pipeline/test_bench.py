@@ -172,6 +172,15 @@ def test_an_equal_run_is_found_again(tmp_path: Path, sweep: Sweep) -> None:
     assert run_bench(sweep, out=tmp_path, force=True).run != first.run
 
 
+def test_other_code_is_measured_again(tmp_path: Path, sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run_bench(sweep, out=tmp_path)
+    monkeypatch.setattr("pipelines.latency.bench.code_version", lambda record: "1.0 another")
+    again = run_bench(sweep, out=tmp_path)
+    assert not again.is_cached
+    assert first.content["settings"]["code"] != again.content["settings"]["code"] == "1.0 another"
+    assert {row["version"] for row in read_table(again.folder / "rows.parquet")} == {"1.0 another"}
+
+
 def test_ratios_never_cross_runs(tmp_path: Path, sweep: Sweep) -> None:
     """A sweep without `ar` has no speed-up, even where another run of the store timed `ar`."""
     run_bench(sweep, out=tmp_path)
