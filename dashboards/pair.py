@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dashboards.markdown import markdown_table
+from dashboards.markdown import escape, markdown_table
 from dashboards.numbers import DASH, fixed
 from dashboards.render import ARROWS
 from dashboards.table import Direction, Estimate
@@ -82,7 +82,7 @@ def pair_json(pair: Pair) -> str:
 def pair_markdown(pair: Pair) -> str:
     """For people: metrics, what differs, the prompts that changed most."""
     blocks = [
-        f"**A: {pair.label_a}** (`{pair.cell_a}`)  \n**B: {pair.label_b}** (`{pair.cell_b}`)",
+        f"**A: {escape(pair.label_a)}** (`{pair.cell_a}`)  \n**B: {escape(pair.label_b)}** (`{pair.cell_b}`)",
         _metric_table(pair.metrics),
         "\n".join(f"- {note}" for note in (*_reasons(pair.metrics), *pair.notes)),
         _setting_table("What differs in the configuration", pair.settings),
