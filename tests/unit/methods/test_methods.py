@@ -1,11 +1,31 @@
 """Knobs of the methods: introduction defaults stay out of keys, nonsense is one sentence."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 import pytest
 
-from mulosd.errors import ConfigError
-from mulosd.methods import AR, METHODS, DraftOnly, MuLoSD, ZipAR, build_method, check_given, configure, knobs_of
+from mulosd.decoding.registry import decoder_of
+from mulosd.errors import ConfigError, EnvironmentProblem
+from mulosd.methods import (
+    AR,
+    METHODS,
+    Doc,
+    DraftOnly,
+    MuLoSD,
+    Needs,
+    SamplerKnobs,
+    ZipAR,
+    all_knobs,
+    build_method,
+    check_given,
+    configure,
+    declared_knobs,
+    knobs_of,
+)
+from mulosd.methods.knobs import has_default
+from mulosd.registry import load_object
+from tests.fakes import FakeCard
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -151,3 +171,80 @@ def test_auto_is_resolved_by_the_schedule() -> None:
 
 def test_methods_are_values() -> None:
     assert {AR(), ZipAR(), DraftOnly(), MuLoSD(), MuLoSD(tau=0.1)} == {AR(), ZipAR(), DraftOnly(), MuLoSD()}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_configuration_says_what_its_decoder_needs_and_what_its_knobs_mean(name: str) -> None:
+    cls = METHODS[name]
+    method = cls()
+    assert cls.name == name
+    assert (method.needs.drafter == "required") == (method.drafted_by() is not None)
+    assert method.needs.upsampler == (method.upsampling() is not None)
+    assert all(knob.doc.text and has_default(knob) for knob in declared_knobs(cls).values())
+    assert callable(load_object(cls.decoder))
+
+
+def test_what_no_target_offers_is_refused() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Head(SamplerKnobs):
+        name: ClassVar[str] = "headed"
+        needs: ClassVar[Needs] = Needs(drafter="head", features=True)
+
+    with pytest.raises(ConfigError, match="method 'headed' needs a draft head, the target's features, which no target"):
+        Head().check_fit(FakeCard("fake"))
+
+
+def test_a_decoder_that_is_not_there_is_a_sentence() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Lost(SamplerKnobs):
+        name: ClassVar[str] = "lost"
+        decoder: ClassVar[str] = "mulosd.decoding.ar:no_such"
+
+    with pytest.raises(EnvironmentProblem, match=r"the decoder 'mulosd.decoding.ar:no_such' of method 'lost' cannot"):
+        decoder_of(Lost)
+
+
+def test_stored_knobs_are_completed_where_the_method_is_here() -> None:
+    assert all_knobs("zipar", {"window": 7})["window"] == 7
+    assert all_knobs("zipar", {})["window"] == 4
+    assert all_knobs("not-here", {"a": 1}) == {"a": 1}
+
+
+def problem(**changes: Any) -> str | None:
+    """What the registry says of a class from outside, made from a good one."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Own(SamplerKnobs):
+        name: ClassVar[str] = "own"
+        decoder: ClassVar[str] = "own_package:decode"
+        steps: Annotated[int, Doc("steps", low=1)] = 2
+
+    for key, value in changes.items():
+        setattr(Own, key, value)
+    return METHODS._problem("own", Own)
+
+
+def test_a_method_from_outside_is_looked_over() -> None:
+    assert problem() is None
+    assert "its name is 'ar'" in str(problem(name="ar"))
+    assert "'decode' does not have the form 'module:function'" in str(problem(decoder="decode"))
+    assert METHODS._problem("own", dict) == "it is not a subclass of mulosd.methods.SamplerKnobs"
+
+    class Plain(SamplerKnobs):
+        name = "own"
+
+    @dataclass(frozen=True, kw_only=True)
+    class NoDefault(SamplerKnobs):
+        name: ClassVar[str] = "own"
+        decoder: ClassVar[str] = "own_package:decode"
+        steps: Annotated[int, Doc("steps")]
+
+    @dataclass(frozen=True, kw_only=True)
+    class NoMeaning(SamplerKnobs):
+        name: ClassVar[str] = "own"
+        decoder: ClassVar[str] = "own_package:decode"
+        steps: int = 2
+
+    assert "it is not a dataclass(frozen=True" in str(METHODS._problem("own", Plain))
+    assert "its knob 'steps' has no default" in str(METHODS._problem("own", NoDefault))
+    assert "its knob 'steps' has no meaning" in str(METHODS._problem("own", NoMeaning))

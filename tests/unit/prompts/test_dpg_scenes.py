@@ -62,7 +62,7 @@ def test_the_largest_list_exists_and_a_larger_one_is_refused() -> None:
 
 def test_the_family_knows_every_word() -> None:
     for prompt in PROMPTS:
-        ids = encode_words(prompt.text, warn=False)
+        ids = encode_words(prompt.text)
         assert voc.UNKNOWN_ID not in ids
         assert len(prompt.text.split()) < 20
 
