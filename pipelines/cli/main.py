@@ -167,7 +167,7 @@ def run(
     from pipelines.plan.gpu_requests import parse_num_gpus
     from pipelines.run.driver import run_sweep
     from pipelines.store.layout import Store
-    from pipelines.tracking.log_sweep import log_while_running, track
+    from pipelines.tracking.log_sweep import log_while_running
 
     check_job_paths(out, tracking_uri)
     options["num_gpus"] = parse_num_gpus(num_gpus)
@@ -176,14 +176,20 @@ def run(
     with progress_shown(disable=quiet) as progress:
         report = run_sweep(loaded, out=out, dry_run=dry_run, progress=progress, finished=finished, **options)
     click.echo(report.summary())
-    if dry_run:
-        return
+    if not dry_run:
+        _show_results(out, report.sweep_key, tracking_uri=tracking_uri, no_track=no_track)
+
+
+def _show_results(out: Path, sweep_key: str, *, tracking_uri: str | None, no_track: bool) -> None:
+    """Write the table and pictures of a finished sweep, and log them."""
     from pipelines.compare.report import write_report
+    from pipelines.store.layout import Store
+    from pipelines.tracking.log_sweep import track
 
     store = Store.existing(out)
-    written = write_report(store, report.sweep_key)
+    written = write_report(store, sweep_key)
     click.echo(f"table: {written.table_file}\ncontact sheet: {written.sheet}")
-    if not no_track and not track(store, report.sweep_key, tracking_uri=tracking_uri):
+    if not no_track and not track(store, sweep_key, tracking_uri=tracking_uri):
         click.echo("mulosd: the sweep is complete; only MLflow lacks it (see the warning above).", err=True)
 
 
@@ -206,17 +212,30 @@ def gallery(store: Path, out: Path, sweep_key: str | None, prompts: int, cells: 
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Store that holds the sweep.")
 @click.option("--threads", type=click.IntRange(1), help="torch threads (default: what torch chooses).")
 @click.option("--force", is_flag=True, help="Measure again even if an equal run exists.")
+@click.option("--tracking-uri", envvar="MULOSD_TRACKING_URI", help="MLflow store (default: OUT/mlflow.db).")
+@click.option("--no-track", is_flag=True, help="Do not log to MLflow; `mulosd track OUT` does it later.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
-def bench(sweep: str, overrides: tuple[str, ...], out: Path, quiet: bool, **options: Any) -> None:
+def bench(
+    sweep: str,
+    overrides: tuple[str, ...],
+    out: Path,
+    tracking_uri: str | None,
+    no_track: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
     """Measure the latency of SWEEP's methods, interleaved, and throughput at its larger bench.batches.
 
-    Leave the machine idle meanwhile.
+    Leave the machine idle meanwhile. The table of SWEEP and its MLflow runs, where it has finished, get the latencies.
     """
     from pipelines.cli.bars import bench_bar
+    from pipelines.cli.job_paths import check_job_paths
     from pipelines.latency.bench import run_bench
     from pipelines.latency.bench_table import bench_lines
     from pipelines.plan.build import build_plan
+    from pipelines.store.layout import Store
 
+    check_job_paths(out, tracking_uri)
     loaded = _load(sweep, overrides)
     with bench_bar(disable=quiet) as progress:
         report = run_bench(loaded, out=out, progress=progress, **options)
@@ -224,6 +243,11 @@ def bench(sweep: str, overrides: tuple[str, ...], out: Path, quiet: bool, **opti
     labels = {cell.key: cell.label for cell in build_plan(loaded).cells}
     for line in bench_lines(report.content, labels):
         click.echo(line)
+    key = report.content["sweep_key"]
+    if key in Store(out).sweep_keys():
+        _show_results(out, key, tracking_uri=tracking_uri, no_track=no_track)
+    else:
+        click.echo(f"{out} has no table of this sweep yet; `mulosd run` writes it with these latencies")
 
 
 cli.add_command(stage)

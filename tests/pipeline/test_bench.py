@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from mulosd.errors import ConfigError
 from mulosd.stage.read import read_table
 from mulosd.types import Decoded
+from pipelines.cli.main import cli
 from pipelines.latency.bench import PHASES, bench_calls, run_bench, summarise
 from pipelines.latency.bench_table import bench_lines
 from pipelines.plan.build import build_plan
@@ -258,3 +260,25 @@ def test_the_last_call_of_a_batch_is_filled_up() -> None:
     assert [[sample.sample_id for sample in call] for call in warm] == [[f"toy/{i:03d}/0" for i in (8, 9, 8, 9)]]
     with pytest.raises(ConfigError, match="prompts = 5 at batch 16 with warm-up needs more prompts than the 10"):
         bench_calls(plan, BenchSpec(prompts=5, warmup=1), 16)
+
+
+def test_the_command_brings_table_and_mlflow_up_to_date(
+    tmp_path: Path, sweep: Sweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged = []
+    monkeypatch.setattr("pipelines.cli.main._load", lambda *_: sweep)
+    monkeypatch.setattr(
+        "pipelines.tracking.log_sweep.track", lambda store, key, tracking_uri: logged.append(key) or True
+    )
+    command = ["bench", "any", "--out", str(tmp_path), "--quiet"]
+    before = CliRunner().invoke(cli, command)
+    assert before.exit_code == 0, before.output
+    assert "has no table of this sweep yet" in before.output
+    key = run_sweep(sweep, out=tmp_path).sweep_key
+    after = CliRunner().invoke(cli, [*command, "--force"])
+    assert after.exit_code == 0, after.output
+    run = max(path.name for path in (tmp_path / "bench").iterdir())
+    assert f"Latency: one bench run ({run})" in (tmp_path / "sweeps" / key / "table.md").read_text(encoding="utf-8")
+    assert logged == [key]
+    CliRunner().invoke(cli, [*command, "--no-track"])
+    assert logged == [key]
