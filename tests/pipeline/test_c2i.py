@@ -86,7 +86,7 @@ def test_a_prompt_that_names_no_class_is_refused_before_weights_load(
         mulosd(weights, "plan", "smoke", "--set", "target=toyclass-16", "--set", "prompts={name: classes, ids: [10]}"),
     ):
         assert isinstance(done.exception, ConfigError)
-        assert "names none of the model's 10 classes" in str(done.exception)
+        assert "is not one of the model's 10 classes" in str(done.exception)
 
 
 def test_doctor_tries_a_class(weights: Path) -> None:

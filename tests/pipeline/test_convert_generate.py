@@ -12,23 +12,31 @@ from PIL import Image
 
 from mulosd.models.condition import Condition
 from mulosd.targets import load_target
-from mulosd.targets.target import Target
+from mulosd.text.encoder import Encoded
 from pipelines.cli.main import cli
 from tests import fabricated
 
 PARTS = {"vq": "vq.pt", "model-8": "stage1.pt", "model-16": "stage2.pt"}
 
 
-def features(target: Target, prompts: Sequence[str], *_: object) -> Condition:
+class Features:
     """Left-padded caption features that depend on the prompt, where a text encoder would stand."""
-    width, length = 16, 6
-    values, masks = torch.zeros(len(prompts), length, width), torch.zeros(len(prompts), length, dtype=torch.bool)
-    for b, prompt in enumerate(prompts):
-        valid = min(len(prompt.split()), length)
-        generator = torch.Generator().manual_seed(sum(map(ord, prompt)))
-        values[b, length - valid :] = torch.randn(valid, width, generator=generator)
-        masks[b, length - valid :] = True
-    return Condition(values.to(target.model.output.weight.dtype), masks)
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = getattr(torch, dtype)
+
+    def encode(self, prompts: Sequence[str], seeds: Sequence[int]) -> Encoded:
+        width, length = 16, 6
+        values, masks = torch.zeros(len(prompts), length, width), torch.zeros(len(prompts), length, dtype=torch.bool)
+        for b, prompt in enumerate(prompts):
+            valid = min(len(prompt.split()), length)
+            generator = torch.Generator().manual_seed(sum(map(ord, prompt)))
+            values[b, length - valid :] = torch.randn(valid, width, generator=generator)
+            masks[b, length - valid :] = True
+        return Encoded(Condition(values.to(self.dtype), masks), (0,) * len(prompts))
+
+    def features(self, staged: Condition) -> Condition:
+        return staged
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +57,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _encoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Target, "_condition", features)
+    monkeypatch.setattr("mulosd.targets.target.build_encoder", lambda card, *, device, dtype: Features(dtype))
     monkeypatch.setenv("MULOSD_WEIGHTS", "")
 
 

@@ -253,7 +253,7 @@ def test_what_a_user_can_fix(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match=r"holds no vq_ds16_t2i\.pt"):
         all_of(parts=("vq",))
     del hub.files["peizesun/llamagen_t2i"]
-    with pytest.raises(DataError, match="the hub has none, or not for this user"):
+    with pytest.raises(DataError, match="the hub has none, or this user may not see it"):
         all_of(parts=("vq",))
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(EnvironmentProblem, match="the hub could not be reached"):

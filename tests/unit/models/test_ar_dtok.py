@@ -170,5 +170,5 @@ def test_the_last_cell_has_no_place() -> None:
 
 @pytest.mark.parametrize("wrong", [{"positions": "rotary"}, {"positions": "learned", "axial_positions": True}])
 def test_other_positions_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="learned positions alone"):
+    with pytest.raises(ValueError, match="learned positions only"):
         ARDTok(GPTConfig(16, 2, 2, 32, 4, LONGEST, 32, **wrong), 6)
