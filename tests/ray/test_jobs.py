@@ -5,6 +5,7 @@ in `tests/unit/pipelines/cluster`.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -105,11 +106,12 @@ def test_one_driver_at_a_time_and_stop(head: str, folder: Path) -> None:
 
 
 def test_the_real_family_as_a_job(head: str, tmp_path: Path) -> None:
-    """What docs/cluster.md says, on the shipped weights: `mulosd submit`, then Ray's own command on the same store."""
+    """Shipped weights: `mulosd submit` of a sweep outside the checkout, then Ray's own command on the same store."""
     assert examine(ROOT).total < 64 * 2**20  # weights included; Ray takes 512 MiB
-    sweep, out = str(ROOT / "sweeps" / "smoke.yaml"), str(tmp_path / "store")
+    sweep, out = str(shutil.copy(ROOT / "sweeps" / "smoke.yaml", tmp_path / "own.yaml")), str(tmp_path / "store")
     done = CliRunner().invoke(cli, ["submit", sweep, "--out", out, "--limit", "1", "--address", head])
     assert done.exit_code == 0, done.output
+    assert "run submitted/own.yaml" in done.output
     assert "4 images, 0 cached, decoded 4, 0 failed" in done.output
     assert verify_store(Path(out)) == []
     command = [str(Path(sys.executable).parent / "ray"), "job", "submit", "--address", head, "--working-dir", str(ROOT)]
