@@ -6,12 +6,12 @@ from typing import Annotated, ClassVar, Literal
 
 from mulosd.errors import ConfigError
 from mulosd.families.card import Card
-from mulosd.families.latent_card import PREFIX, find_latent
+from mulosd.families.latent_card import find_latent
 from mulosd.files.publish import canonical_json, sha256_hex
 from mulosd.methods.base import SAMPLER_KNOBS, Idle, Needs, SamplerKnobs, Upsampling, check_top_p
 from mulosd.methods.cost import SAMPLER_KEYS, Sampling, resolve_sampling
 from mulosd.methods.knobs import Doc
-from mulosd.methods.upsamplers import NETWORK, UPSAMPLERS
+from mulosd.methods.upsamplers import LEARNED, NETWORK, UPSAMPLERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class DraftKnobs(SamplerKnobs):
                 f"{self.name}.drafter = {self.drafter!r} cannot run, as {lacking[self.drafter]}; "
                 f"use drafter {card.drafters[0]!r}."
             )
-        if self.upsampler.startswith(PREFIX):
+        if self.upsampler in LEARNED:
             find_latent(card, self.upsampler)
 
     def draft_sampling(self, preset: Mapping[str, float]) -> Sampling:
@@ -78,7 +78,7 @@ class DraftKnobs(SamplerKnobs):
 
     def weights_hash(self, card: Card) -> str:
         """The target's, joined by that of a learned up-sampler."""
-        if not self.upsampler.startswith(PREFIX):
+        if self.upsampler not in LEARNED:
             return super().weights_hash(card)
         return sha256_hex(canonical_json([card.content_hash, find_latent(card, self.upsampler).content_hash]))
 

@@ -1,7 +1,7 @@
 """A knob of a method: a field of its configuration with its meaning, and the checks of its value that need no other."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, fields
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -20,7 +20,7 @@ class Doc:
     text: str
     low: float | None = None
     low_means: str = ""
-    choices: Callable[[], Iterable[str]] | None = None
+    choices: Callable[[], Collection[str]] | None = None
     is_file: bool = False
 
 
@@ -68,8 +68,10 @@ class Knob:
             return
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{method}.{self.name} = {value} is not finite; give a finite number.")
-        if self.choices is not None and value not in self.choices:
-            raise unknown_name(f"{method}.{self.name}", str(value), self.choices)
+        # A registry knows its built-in names without a look at what is installed.
+        allowed = self.doc.choices() if self.doc.choices else self.choices
+        if allowed is not None and value not in allowed:
+            raise unknown_name(f"{method}.{self.name}", str(value), allowed)
         if self.doc.low is not None and not isinstance(value, str) and value < self.doc.low:
             low = f"{self.doc.low:g}" + (f" ({self.doc.low_means})" if self.doc.low_means else "")
             raise ConfigError(f"{method}.{self.name} = {value} is too small; the smallest allowed value is {low}.")

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from mulosd.families.latent_card import PREFIX
 from mulosd.registry import Registry
 
 NETWORK = "sr"  # the up-sampler whose network the knob `sr_model` names
+LEARNED = tuple(f"{PREFIX}{loss}" for loss in ("ce", "pixel", "gan"))  # those whose weights belong to a family
 
 
 def _problem(name: str, found: Any) -> str | None:
@@ -21,7 +23,7 @@ UPSAMPLERS: Registry[Any] = Registry(
         "bicubic": "mulosd.upsample.builders:bicubic",
         "lanczos": "mulosd.upsample.builders:lanczos",
         NETWORK: "mulosd.upsample.builders:network",
-        **{f"latent-{loss}": "mulosd.upsample.builders:latent" for loss in ("ce", "pixel", "gan")},
+        **dict.fromkeys(LEARNED, "mulosd.upsample.builders:latent"),
     },
     _problem,
 )

@@ -33,6 +33,15 @@ def test_built_in_entries_need_nothing_installed(monkeypatch: pytest.MonkeyPatch
     assert "dumps" in toys()
 
 
+def test_a_choice_that_is_built_in_needs_nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_installed", lambda group: pytest.fail("looked at what is installed"))
+    from mulosd.methods import METHODS, UPSAMPLERS, build_method
+
+    for known in (METHODS, UPSAMPLERS):
+        monkeypatch.delitem(vars(known), "_added", raising=False)
+    assert build_method("draft-only", {"upsampler": "lanczos"}).upsampling() == ("lanczos", None)
+
+
 def test_an_entry_of_another_package_is_found(installed: list[EntryPoint]) -> None:
     import math
 
