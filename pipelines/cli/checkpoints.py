@@ -1,4 +1,4 @@
-"""Commands for the files of released models: convert, fetch, doctor. `register` adds them to the command line."""
+"""Commands for the files of released models: convert, fetch, doctor."""
 
 from pathlib import Path
 
@@ -65,9 +65,3 @@ def doctor(target: str | None, device: str, dtype: str, out: Path) -> None:
         click.echo(f"{'!!' if finding.is_problem else 'ok'}  {finding.name:<16} {finding.text}")
     if problems:
         raise EnvironmentProblem(f"{problems} problem(s) found; see the lines marked !!.")
-
-
-def register(cli: click.Group) -> None:
-    """Add these commands to `cli`."""
-    for command in (convert, doctor, fetch):
-        cli.add_command(command)

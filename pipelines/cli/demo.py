@@ -5,6 +5,8 @@ from collections.abc import Callable
 from itertools import dropwhile, takewhile
 from pathlib import Path
 
+import click
+
 from pipelines.cli.bars import progress_shown
 from pipelines.compare.report import Report, write_report
 from pipelines.plan.shipped import committed_tables, find_sweep
@@ -16,6 +18,14 @@ from pipelines.tracking.log_sweep import track
 
 SWEEP = "demo"
 ANIMATION = "decode.gif"
+
+
+@click.command()
+@click.option("--out", type=click.Path(path_type=Path), default=Path("runs/demo"), show_default=True)
+@click.option("--executor", type=click.Choice(["inprocess", "ray"]), default="ray", show_default=True)
+def demo(out: Path, executor: str) -> None:
+    """Run the demo sweep of the tiny family and show what came out."""
+    run_demo(out, executor=executor, echo=click.echo)
 
 
 def run_demo(out: Path, *, executor: str, echo: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-"""Commands for clusters and the tracking server: submit, sync, ui. `register` adds them to the command line."""
+"""Commands for clusters and the tracking server: submit, track, sync, ui."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -94,6 +94,33 @@ def stop(submission_id: str, address: str | None) -> None:
 @click.command()
 @click.argument("store", metavar="DIR", type=PATH)
 @TRACKING
+def track(store: Path, tracking_uri: str | None) -> None:
+    """Log every sweep of the store DIR to MLflow; runs that were deleted there are made again, the rest stays."""
+    from mulosd.errors import EnvironmentProblem
+    from pipelines.store.layout import Store
+    from pipelines.tracking.log_sweep import track_again
+    from pipelines.tracking.track import NotLogged
+
+    opened = Store.existing(store)
+    problems = {}
+    for key in opened.sweep_keys():
+        result = track_again(opened, key, tracking_uri=tracking_uri)
+        if isinstance(result, NotLogged):
+            problems[key] = result.problem
+        else:
+            click.echo(f"{key}: {result.written} cells logged, {result.unchanged} unchanged")
+    if problems:
+        key, problem = next(iter(problems.items()))
+        num = f"; {len(problems)} sweeps in all" if len(problems) > 1 else ""
+        raise EnvironmentProblem(
+            f"sweep {key} could not be logged to MLflow ({problem}){num}; mend that or check --tracking-uri, and run "
+            "the same command again."
+        )
+
+
+@click.command()
+@click.argument("store", metavar="DIR", type=PATH)
+@TRACKING
 @click.option("--all", "every", is_flag=True, help="Also entries already logged, for a server that lost them.")
 def sync(store: Path, tracking_uri: str | None, every: bool) -> None:
     """Log to MLflow what waits in the outbox of the store DIR; nothing is logged twice."""
@@ -120,12 +147,6 @@ def ui(store: Path, port: int, tracking_uri: str | None) -> None:
     from pipelines.tracking.ui import serve
 
     serve(store, port=port, tracking_uri=tracking_uri)
-
-
-def register(cli: click.Group) -> None:
-    """Add these commands to `cli`."""
-    for command in (submit, sync, ui):
-        cli.add_command(command)
 
 
 def _variables(pairs: Sequence[str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 
 from mulosd.errors import ConfigError, EnvironmentProblem, unknown_name
@@ -15,10 +16,52 @@ from mulosd.files.publish import problem_of_writing
 from mulosd.methods import SamplerKnobs, build_method
 from mulosd.targets import load_target
 from mulosd.types import Decoded
+from pipelines.cli.schedule_text import explain as explained
 from pipelines.plan.build import check_network
 from pipelines.plan.sweep import DTYPES, parse_override
 
 log = logging.getLogger(__name__)
+
+
+def decode_options(command: Any) -> Any:
+    """What `generate` and `animate` need to decode one image."""
+    options = [
+        click.option("--target", required=True, help="Target id, e.g. tiny-mid."),
+        click.option("--method", required=True, help="Id of a method; `mulosd methods` lists them."),
+        click.option("--prompt", required=True, help="What to generate: a text, or class:N."),
+        click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True),
+        click.option("--set", "knobs", multiple=True, metavar="KEY=VALUE", help="A knob of the method, e.g. tau=0.2."),
+        click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True),
+        click.option("--dtype", default="float32", show_default=True),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command()
+@decode_options
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="PNG file to write.")
+@click.option("--explain", is_flag=True, help="First print the resolved schedule and its forwards.")
+@click.option("--dry-run", is_flag=True, help="Check the settings; decode and write nothing.")
+def generate(out: Path, explain: bool, dry_run: bool, **options: Any) -> None:
+    """Decode one prompt into a PNG file."""
+    if explain or dry_run:
+        _check(out, explain=explain, **options)
+    if dry_run:
+        return
+    decoded = generate_png(out, **options)
+    stats = decoded.stats
+    taus = ", tau " + " ".join(f"{tau:.4g}" for tau in stats.chosen_taus) if stats.chosen_taus else ""
+    click.echo(f"{out}: {stats.forwards} forwards for {decoded.tokens.size} tokens, {stats.resampled} resampled{taus}")
+
+
+@click.command()
+@decode_options
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="GIF file to write.")
+def animate(out: Path, **options: Any) -> None:
+    """Decode one prompt and show its steps as an animated GIF."""
+    click.echo(animate_gif(out, **options))
 
 
 def generate_png(
@@ -97,3 +140,11 @@ def _check_writable(out: Path) -> None:
     """EnvironmentProblem before any work when `out` cannot be written; no folder is made for it yet."""
     if problem := "it is a folder" if out.is_dir() else problem_of_writing(out.absolute().parent):
         raise EnvironmentProblem(f"--out {out} cannot be written ({problem}); give a file in a writable folder.")
+
+
+def _check(out: Path, *, explain: bool, **options: Any) -> None:
+    """Check the settings of `generate` and, with `explain`, print the schedule."""
+    request = {key: options[key] for key in ("target", "method", "knobs", "dtype")}
+    method, card = resolve(out, ".png", **request)
+    if explain:
+        click.echo("\n".join(explained(method, card)))

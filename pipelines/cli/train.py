@@ -1,12 +1,30 @@
-"""`mulosd train upsampler`: a learned up-sampler of a family, trained, published and measured."""
+"""`mulosd train`: the tiny family, and learned up-samplers."""
 
 from pathlib import Path
 from typing import Any
 
 import click
 
+from mulosd.training.stages import CHOICES
 
-@click.command()
+
+@click.group()
+def train() -> None:
+    """Train the models that ship with the project."""
+
+
+@train.command()
+@click.option("--out", type=click.Path(path_type=Path), default=Path("runs/tiny"), show_default=True)
+@click.option("--stage", type=click.Choice(CHOICES), default="all", show_default=True)
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Stop (resumably) after this long.")
+def tiny(out: Path, stage: str, minutes: float | None) -> None:
+    """Train the tiny family from scratch; the same command resumes."""
+    from mulosd.training.tiny import main as train_tiny
+
+    train_tiny(out=out, stage=stage, minutes=minutes)
+
+
+@train.command()
 @click.option("--family", type=click.Choice(["tiny"]), default="tiny", show_default=True)
 @click.option("--family-folder", type=click.Path(path_type=Path), help="Folder of the card (default: the shipped one).")
 @click.option("--ratio", type=click.IntRange(2), required=True, help="Target grid over draft grid.")
@@ -41,8 +59,3 @@ def upsampler(
     if not latent.raw["quality"]:
         set_quality(latent.path, latent.raw, measure_upsampler(latent, card, vq=vq))
     click.echo(f"{latent.path}: {latent.weights.stat().st_size / 2**20:.2f} MiB, measured on val scenes")
-
-
-def register(train: click.Group) -> None:
-    """Add the command to `mulosd train`."""
-    train.add_command(upsampler)

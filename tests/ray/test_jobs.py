@@ -26,10 +26,10 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 DRIVER = """
-import pipelines.cli.main, pipelines.plan.build
+import pipelines.cli.main, pipelines.cli.sweeps, pipelines.plan.build
 from tests import fakes
 
-pipelines.cli.main._load = lambda sweep, overrides: fakes.toy_sweep()
+pipelines.cli.sweeps.load = lambda sweep, overrides: fakes.toy_sweep()
 pipelines.plan.build.load_prompt_set = lambda spec: (fakes.prompts(), "toy-prompts-1")
 pipelines.cli.main.main()
 """

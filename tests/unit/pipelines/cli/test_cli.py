@@ -1,18 +1,28 @@
 """The command line as a user meets it: exit codes, one sentence for what can be fixed, nothing half-written."""
 
 import io
+import subprocess
+import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from mulosd.errors import ConfigError
 from mulosd.training.stages import STAGES
-from pipelines.cli import main as module
+from pipelines.cli import sweeps
 from pipelines.cli.main import cli, main
 from pipelines.cli.single import parse_knobs
 
+ROOT = Path(__file__).parents[4]
 COMMANDS = ["animate", "bench", "card", "compare", "convert", "demo", "doctor", "fetch", "gallery", "generate"]
-COMMANDS += ["measure", "plan", "regions", "run", "stage", "submit", "sync", "table", "track", "train", "ui"]
+COMMANDS += ["measure", "methods", "plan", "regions", "run", "stage", "submit", "sync", "table", "track", "train", "ui"]
+
+
+def command_of(name: str) -> click.Command:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    return command
 
 
 def run_main(*args: str) -> int:
@@ -23,7 +33,19 @@ def run_main(*args: str) -> int:
 
 def test_the_commands_are_these() -> None:
     """Their help is shown by tests/contract/test_light.py."""
-    assert sorted(cli.commands) == COMMANDS
+    assert cli.list_commands(click.Context(cli)) == COMMANDS
+    assert [command_of(name).name for name in COMMANDS] == COMMANDS
+    assert cli.get_command(click.Context(cli), "main") is None
+
+
+def test_a_command_loads_only_its_own_module() -> None:
+    code = (
+        "import sys; from pipelines.cli.main import main\n"
+        "try: main(['stage', 'verify', '--help'])\n"
+        "finally: print(sorted(m for m in sys.modules if m.startswith('pipelines.cli.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "['pipelines.cli.main', 'pipelines.cli.stage']"
 
 
 def test_every_stage_of_the_code_can_be_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +69,7 @@ def test_every_stage_of_the_code_can_be_trained(tmp_path: Path, monkeypatch: pyt
 )
 def test_fixed_forms(command: str, options: set[str]) -> None:
     """Scripts rely on these."""
-    assert options <= {opt for param in cli.commands[command].params for opt in param.opts}
+    assert options <= {opt for param in command_of(command).params for opt in param.opts}
 
 
 @pytest.mark.parametrize(
@@ -96,7 +118,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(module, "_load", broken)
+    monkeypatch.setattr(sweeps, "load", broken)
     with pytest.raises(ZeroDivisionError):
         main(["plan", "smoke"])
 
@@ -105,7 +127,7 @@ def test_an_interrupt_exits_with_130(monkeypatch: pytest.MonkeyPatch, capsys: py
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "_load", stopped)
+    monkeypatch.setattr(sweeps, "load", stopped)
     assert run_main("plan", "smoke") == 130
     assert "continues" in capsys.readouterr().err
 

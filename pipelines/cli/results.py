@@ -1,6 +1,5 @@
-"""Commands and options for comparing: `compare`, `table`, and what `plan --power` prints. Heavy imports stay inside."""
+"""Commands that show what a store holds: table, compare, gallery, regions."""
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,33 +84,35 @@ def table(source: Path | None, form: str, sweep_key: str | None, origin: str, pl
         click.echo(write_plot(plot, shown), err=True)
 
 
-def power_options(command: Any) -> Any:
-    """--power and its assumptions, for `plan`."""
-    options = [
-        click.option("--power", is_flag=True, help="Print how many prompts a given difference needs."),
-        click.option("--difference", "differences", type=float, multiple=True, help="Differences (default: several)."),
-        click.option(
-            "--discordance",
-            "discordances",
-            type=float,
-            multiple=True,
-            help="Shares of prompts that methods disagree on.",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+@click.command()
+@click.argument("store", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="PNG file to write.")
+@click.option("--sweep-key", help="Which sweep of the store (default: the last one).")
+@click.option("--prompts", type=click.IntRange(1), default=6, show_default=True)
+@click.option("--cell", "cells", multiple=True, help="Key of a cell to show (default: the first seven).")
+def gallery(store: Path, out: Path, sweep_key: str | None, prompts: int, cells: tuple[str, ...]) -> None:
+    """Draw the contact sheet of a sweep: prompts down, methods across, status maps beside."""
+    from pipelines.compare.report import write_sheet
+    from pipelines.store.layout import Store
+
+    click.echo(write_sheet(Store.existing(store), out, sweep_key=sweep_key, prompts=prompts, cells=cells))
 
 
-def power_lines(plan: Any, differences: Sequence[float], discordances: Sequence[float]) -> Iterator[str]:
-    """What `plan --power` prints for a plan; empty sequences mean the defaults."""
-    from pipelines.compare.compare import NON_INFERIORITY_MARGIN
-    from pipelines.compare.power import DIFFERENCES, DISCORDANCES, describe_power
+@click.command()
+@click.argument("store", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--sweep-key", help="Which sweep of the store (default: the last one).")
+@click.option("--cell", "cells", multiple=True, help="Key of a mulosd cell (default: all).")
+@click.option("--out", type=click.Path(path_type=Path), help="PNG file to write: mean maps and rates by region.")
+def regions(store: Path, sweep_key: str | None, cells: tuple[str, ...], out: Path | None) -> None:
+    """Print how much of objects, edges and background each mulosd cell of a scenes sweep rejected and resampled."""
+    from dashboards.regions import regions_markdown, save_region_maps
+    from pipelines.compare.regions import sweep_regions
+    from pipelines.store.layout import Store
+    from pipelines.store.results import resolve_sweep
 
-    yield from describe_power(
-        plan.prompts[: plan.limit],
-        images=plan.sweep.images_per_prompt,
-        margin=NON_INFERIORITY_MARGIN,
-        differences=differences or DIFFERENCES,
-        discordances=discordances or DISCORDANCES,
-    )
+    opened = Store.existing(store)
+    key = resolve_sweep(opened, sweep_key)
+    found = sweep_regions(opened, key, cells=cells)
+    click.echo(regions_markdown(found), nl=False)
+    if out:
+        click.echo(save_region_maps(out, found, title=str(opened.read_sweep(key)["name"])), err=True)
