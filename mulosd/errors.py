@@ -5,7 +5,7 @@ Everything else that is raised is a bug and keeps its traceback. The command lin
 """
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -36,12 +36,15 @@ class DecodingFailed(UserError):
         self.results = tuple(results)
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str], where: str = "") -> ConfigError:
+def unknown_name(
+    kind: str, name: str, known: Iterable[str], where: str = "", *, planned: Mapping[str, str] | None = None
+) -> ConfigError:
     """The error for a name that is not among the known ones: these, and the nearest.
 
-    Where `known` has `planned` names (`mulosd.registry.Registry`), it says what such a name waits for.
+    planned: names that are not built yet, and what they wait for (default: those of `known` where it is a registry).
     """
-    names, planned = sorted(known), getattr(known, "planned", {})
+    names = sorted(known)
+    planned = getattr(known, "planned", {}) if planned is None else planned
     near = difflib.get_close_matches(name, names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     place = f"{where}: " if where else ""

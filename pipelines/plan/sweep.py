@@ -219,7 +219,13 @@ class _Check:
             self.add(f"name = {value!r} is not allowed; use letters, digits, - and _.")
         return str(value)
 
-    def names(self, value: Any, kind: str, list_known: Callable[[], Iterable[str]]) -> tuple[str, ...]:
+    def names(
+        self,
+        value: Any,
+        kind: str,
+        list_known: Callable[[], Iterable[str]],
+        planned: Mapping[str, str] | None = None,
+    ) -> tuple[str, ...]:
         items = [value] if isinstance(value, str) else value
         if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
             self.add(f"{kind} = {value!r} is not allowed; give a name or a list of names.")
@@ -227,7 +233,7 @@ class _Check:
         known = self.attempt(list_known) if items else ()
         for item in items if known is not None else ():
             if item not in known:
-                self.add(str(unknown_name(kind, item, known)))
+                self.add(str(unknown_name(kind, item, known, planned=planned)))
         if len(set(items)) < len(items):
             self.add(f"{kind} names one item twice ({', '.join(items)}); name each once.")
         return tuple(items)
@@ -308,7 +314,7 @@ class _Check:
 
     def only(self, value: Any, methods: Sequence[SamplerKnobs]) -> tuple[SamplerKnobs, ...]:
         """The configurations of the methods that `value` names, beside those of the control rows."""
-        named = self.names(value, "method of this sweep", lambda: dict.fromkeys(method.name for method in methods))
+        named = self.names(value, "method of this sweep", lambda: {method.name for method in methods}, METHODS.planned)
         return tuple(method for method in methods if method.name in (*CONTROLS, *named))
 
     def method(self, item: Any, place: str) -> list[SamplerKnobs]:
