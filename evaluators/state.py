@@ -36,7 +36,7 @@ class SampleState:
 
     def merge(self, other: "SampleState") -> "SampleState":
         """Both states' records. Raises ValueError when they disagree about a sample."""
-        for key in self.records.keys() & other.records.keys():
+        for key in sorted(self.records.keys() & other.records.keys()):
             if self.records[key] != other.records[key]:
                 raise ValueError(f"sample {key!r} was scored twice with different results")
         return SampleState({**self.records, **other.records})

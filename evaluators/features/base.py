@@ -268,7 +268,7 @@ def _without(features: Mapping[str, Features], ids: Set[str]) -> dict[str, Featu
 
 
 def _join(a: Mapping[str, Features], b: Mapping[str, Features]) -> dict[str, Features]:
-    for key in a.keys() & b.keys():
+    for key in sorted(a.keys() & b.keys()):
         if not np.array_equal(a[key], b[key]):
             raise ValueError(f"sample {key!r} was scored twice with different results")
     return {**a, **b}

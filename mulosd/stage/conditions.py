@@ -100,7 +100,7 @@ def condition_problems(folder: Path) -> dict[Path, str]:
             read_conditions(folder / name, entry, columns=("key",))
         except DataError as error:
             found[folder / name] = str(error)
-    for path in folder.glob("*.parquet"):
+    for path in sorted(folder.glob("*.parquet")):
         if path.name not in files:
             found[path] = f"{path} is not in the manifest: its run was stopped; the next run encodes its prompts again."
     return found
