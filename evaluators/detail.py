@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from evaluators.geneval.rules import Thresholds, select_instances
-from evaluators.geneval.types import Detection, Image, PatternDetector
+from evaluators.geneval.types import Detection, PatternDetector
 from evaluators.images import MissingImage, row_image, row_metadata
 from evaluators.state import Record, SampleState, state_of
 from evaluators.statistics.intervals import bootstrap_proportion, describe_bootstrap
 from evaluators.types import Metric, Row
+from mulosd.types import Image
 
 
 class Reading(NamedTuple):

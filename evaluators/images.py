@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evaluators.types import Row
 from mulosd.errors import DataError
-
-Image = npt.NDArray[np.uint8]
+from mulosd.types import Image
 
 
 class MissingImage(DataError):

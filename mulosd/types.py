@@ -8,6 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Floats32 = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Image = npt.NDArray[np.uint8]  # [height, width, 3], RGB
 
 # Cells of a status map [H, W] (uint8), as drawn by the gallery.
 STATUS_ACCEPTED = 0

@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from evaluators.dpg.rules import CATEGORIES, Policy, Question, after_dependency, is_yes, mean_score, parse_questions
-from evaluators.images import Image, MissingImage, row_image, row_metadata
+from evaluators.images import MissingImage, row_image, row_metadata
 from evaluators.state import Record, SampleState, state_of
 from evaluators.statistics.intervals import Estimate, bootstrap_proportion, describe_bootstrap, prompt_of
 from evaluators.types import Metric, Row
+from mulosd.types import Image
 
 POINTS = 100.0
 

@@ -16,8 +16,9 @@ import numpy.typing as npt
 from scipy import ndimage
 
 from evaluators.geneval.rules import Thresholds, relations, select_instances
-from evaluators.geneval.types import Detection, Image, PatternDetector
+from evaluators.geneval.types import Detection, PatternDetector
 from mulosd.scenes import vocabulary as voc
+from mulosd.types import Image
 
 VERSION = "1"
 

@@ -20,11 +20,12 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from evaluators.images import Image, MissingImage, row_image
+from evaluators.images import MissingImage, row_image
 from evaluators.types import Metric, Row
 from mulosd.errors import DataError
 from mulosd.files.publish import publish_bytes
 from mulosd.files.reading import parse_json, read_file
+from mulosd.types import Image
 
 log = logging.getLogger(__name__)
 

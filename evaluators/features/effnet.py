@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from evaluators.features.base import Features
-from evaluators.images import Image
 from mulosd.errors import EnvironmentProblem
 from mulosd.files.publish import file_sha256
 from mulosd.files.unpickle import unpickle
+from mulosd.types import Image
 
 INPUT_SIZE = 224  # pixels
 BATCH = 16

@@ -21,6 +21,7 @@ from evaluators.features.base import FeatureEvaluator, Features, FeatureSets, Fe
 from evaluators.statistics.intervals import CONFIDENCE, prompt_of
 from evaluators.types import Metric
 from mulosd.errors import ConfigError
+from mulosd.types import Floats
 
 SUBSETS = 100
 # Upstream takes 1,000 of tens of thousands; a sweep here has a few hundred images.
@@ -29,7 +30,6 @@ SEED = 0
 
 _BLOCK = 512  # rows of a kernel matrix held at a time
 
-Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
 

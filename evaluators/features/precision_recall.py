@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from evaluators.features.base import FeatureEvaluator, Features, FeatureState
 from evaluators.features.kid import distinct_rows
 from evaluators.statistics.intervals import bootstrap_proportion, describe_bootstrap
 from evaluators.types import Metric
 from mulosd.errors import ConfigError, unknown_name
+from mulosd.types import Bools, Floats
 
 NEIGHBOURS = 3
 
@@ -24,9 +24,6 @@ NEIGHBOURS = 3
 Boundary = Literal["closed", "open"]
 
 _BLOCK = 256  # rows of a distance matrix held at a time
-
-Floats = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 
 
 class PrecisionRecallEvaluator(FeatureEvaluator):
@@ -96,7 +93,7 @@ class PrecisionRecallEvaluator(FeatureEvaluator):
 
 def in_manifold(
     queries: Features, points: Features, *, neighbours: int = NEIGHBOURS, boundary: Boundary = "closed"
-) -> Mask:
+) -> Bools:
     """Whether each query [q, D] is in a ball around one of the points [n, D]: [q].
 
     A ball reaches to its point's `neighbours`-th nearest other point. Raises ValueError when n <= neighbours.

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-Image = npt.NDArray[np.uint8]
+from mulosd.types import Image
 
 
 @dataclass(frozen=True)

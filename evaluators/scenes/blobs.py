@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 from scipy import ndimage
 
 from evaluators.scenes.chroma import BACKGROUND, COLOR_NAMES, Labels
+from mulosd.types import Bools
 
-Mask = npt.NDArray[np.bool_]
 Slices = tuple[slice, slice]
 
 MIN_AREA = 0.008  # of the image; the smallest object that is drawn has 0.049
@@ -31,8 +30,8 @@ class Blob:
 
     color: int
     place: Slices
-    inside: Mask
-    others: Mask
+    inside: Bools
+    others: Bools
     reach: int
 
 
@@ -69,7 +68,7 @@ def part_blob(blob: Blob, shape: tuple[int, ...], neck: float) -> list[Blob]:
     return [replace(blob, inside=part, others=blob.others | (blob.inside & ~part)) for part in parts]
 
 
-def _patches(mask: Mask) -> Iterator[tuple[Slices, Mask]]:
+def _patches(mask: Bools) -> Iterator[tuple[Slices, Bools]]:
     smallest = MIN_AREA * mask.size
     if mask.sum() < smallest:
         return
@@ -82,7 +81,7 @@ def _patches(mask: Mask) -> Iterator[tuple[Slices, Mask]]:
                     yield place, part
 
 
-def _parted(patch: Mask, neck: int) -> list[Mask]:
+def _parted(patch: Bools, neck: int) -> list[Bools]:
     """The patch, or its parts where bridges thinner than two `neck` pixels join solid cores."""
     if neck < 1:
         return [patch]

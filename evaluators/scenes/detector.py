@@ -8,20 +8,18 @@ threshold of GenEval) and a ragged one between 0.5 and 0.9, times colour, propor
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import ndimage
 
-from evaluators.geneval.types import Detection, Image
+from evaluators.geneval.types import Detection
 from evaluators.scenes import chroma as hue
 from evaluators.scenes.blobs import Blob, find_blobs, part_blob
 from evaluators.scenes.patterns import PLAIN, read_pattern
 from evaluators.scenes.shapes import Fit, fit_shapes
 from mulosd.scenes import vocabulary as voc
+from mulosd.types import Bools, Floats32, Image
 
 VERSION = "1"
 
-Mask = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float32]
 
 MIN_SIDE, MAX_SIDE = 32, 256
 MIN_SCORE = 0.05
@@ -78,7 +76,7 @@ class ScenesDetector:
         return read_pattern(image.mean(axis=2), _mask_of(detection, image))
 
 
-def _detections(plane: Floats, background: Floats, blob: Blob) -> list[Detection]:
+def _detections(plane: Floats32, background: Floats32, blob: Blob) -> list[Detection]:
     """The patch as one object, or as several where it makes poor sense as one and each part good sense."""
     whole = _detection(plane, background, blob)
     if whole.score >= _DOUBTFUL:
@@ -90,7 +88,7 @@ def _detections(plane: Floats, background: Floats, blob: Blob) -> list[Detection
     return [whole]
 
 
-def _detection(plane: Floats, background: Floats, blob: Blob) -> Detection:
+def _detection(plane: Floats32, background: Floats32, blob: Blob) -> Detection:
     height, width = plane.shape[:2]
     cut = max(1, max(height, width) // _FIT_SIDE)
     full = _full_chroma(plane[blob.place], blob.inside)
@@ -110,13 +108,13 @@ def _detection(plane: Floats, background: Floats, blob: Blob) -> Detection:
     return Detection(best.shape, _box(best, blob, cut, height, width), float(np.prod(trust)), mask)
 
 
-def _full_chroma(plane: Floats, inside: Mask) -> Floats:
+def _full_chroma(plane: Floats32, inside: Bools) -> Floats32:
     """Median chroma [2] of the patch without its rim."""
     core = ndimage.binary_erosion(inside)
     return np.asarray(np.median(plane[core if core.any() else inside], axis=0), np.float32)
 
 
-def _cover(plane: Floats, background: Floats, full: Floats, blob: Blob) -> Floats:
+def _cover(plane: Floats32, background: Floats32, full: Floats32, blob: Blob) -> Floats32:
     """Coverage by the object, [h, w]; none on other objects and beyond the rim."""
     cover = hue.coverage(plane, background, full)
     near = ndimage.binary_dilation(blob.inside, structure=np.ones((3, 3)), iterations=blob.reach)
@@ -130,7 +128,7 @@ def _confidence(fits: list[Fit]) -> float:
     return fitting * margin * float(np.interp(best.aspect, _ASPECT, (1.0, 0.0)))
 
 
-def _saturation(full: Floats, background: Floats, color: int) -> float:
+def _saturation(full: Floats32, background: Floats32, color: int) -> float:
     wanted = hue.palette()[color] - background
     share = float((full - background) @ wanted / (wanted @ wanted))
     return float(np.interp(share, _SATURATION, (0.0, 1.0)))
@@ -143,7 +141,7 @@ def _box(fit: Fit, blob: Blob, cut: int, height: int, width: int) -> tuple[float
     return float(x[0]), float(y[0]), float(x[1]), float(y[1])
 
 
-def _reduced(mask: Floats, cut: int) -> Floats:
+def _reduced(mask: Floats32, cut: int) -> Floats32:
     """Block means, the last blocks filled up with zeros: [h, w] -> [ceil(h / cut), ceil(w / cut)]."""
     if cut == 1:
         return mask
@@ -152,7 +150,7 @@ def _reduced(mask: Floats, cut: int) -> Floats:
     return np.asarray(padded.reshape(padded.shape[0] // cut, cut, -1, cut).mean(axis=(1, 3)), np.float32)
 
 
-def _mask_of(detection: Detection, image: Image) -> Mask:
+def _mask_of(detection: Detection, image: Image) -> Bools:
     mask = detection.mask
     if mask is None or mask.shape != image.shape[:2] or not mask.any():
         raise ValueError("the detection has no mask of this image's size; use one that `detect` returned for it")

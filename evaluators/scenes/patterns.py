@@ -9,8 +9,7 @@ import numpy.typing as npt
 from scipy import ndimage
 
 from mulosd.scenes import vocabulary as voc
-
-Floats = npt.NDArray[np.float64]
+from mulosd.types import Floats
 
 PLAIN = "plain"
 

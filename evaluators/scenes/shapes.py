@@ -10,12 +10,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy import ndimage
 
 from mulosd.scenes import vocabulary as voc
-
-Floats = npt.NDArray[np.float32]
+from mulosd.types import Floats32
 
 _ARM = 0.38  # arm half width of a cross over its half extent; rendered ones are in [0.33, 0.43]
 _ARM_RANGE = (0.25, 0.5)
@@ -41,7 +39,7 @@ class Fit(NamedTuple):
     cy: float
     half_x: float
     half_y: float
-    template: Floats
+    template: Floats32
 
     @property
     def softness(self) -> float:
@@ -54,25 +52,25 @@ class Fit(NamedTuple):
         return max(self.half_x, self.half_y) / min(self.half_x, self.half_y)
 
 
-def fit_shapes(mask: Floats) -> list[Fit]:
+def fit_shapes(mask: Floats32) -> list[Fit]:
     """Every shape fitted to a soft mask [h, w] in [0, 1], best IoU first. Raises ValueError for an empty mask."""
     if mask.sum() <= 0:
         raise ValueError("an empty mask has no shape")
     return sorted((_fit(shape, mask) for shape in voc.SHAPES), key=lambda fit: -fit.iou)
 
 
-def soft_iou(a: Floats, b: Floats) -> float:
+def soft_iou(a: Floats32, b: Floats32) -> float:
     """Intersection over union of two soft masks of one size: sum of minima over sum of maxima."""
     return float(np.minimum(a, b).sum() / np.maximum(a, b).sum())
 
 
-def outline_width(mask: Floats, shape: str, half: float) -> float:
+def outline_width(mask: Floats32, shape: str, half: float) -> float:
     """Mean width in pixels of the band of partial coverage (0.2 to 0.8) along the outline of a shape this large."""
     band = float(((mask > 0.2) & (mask < 0.8)).sum())
     return float(band / (_PERIMETERS[shape] * half))
 
 
-def _fit(shape: str, mask: Floats) -> Fit:
+def _fit(shape: str, mask: Floats32) -> Fit:
     height, width = mask.shape
     best = params = _start(shape, mask)
     best_error = np.inf
@@ -100,11 +98,11 @@ def _fit(shape: str, mask: Floats) -> Fit:
     return Fit(shape, iou, width, cx, cy, half_x, half_y, best_template)
 
 
-def _sharpened(mask: Floats) -> Floats:
+def _sharpened(mask: Floats32) -> Floats32:
     return np.asarray(np.clip((mask - _RAMP) / (1.0 - 2.0 * _RAMP), 0.0, 1.0), np.float32)
 
 
-def _start(shape: str, mask: Floats) -> Floats:
+def _start(shape: str, mask: Floats32) -> Floats32:
     """Parameters (cx, cy, half_x, half_y[, arm]) whose template has the centroid and spread of the mask."""
     cx, cy, spread_x, spread_y = _moments(mask)
     offset, unit_x, unit_y = _unit_moments(shape)
@@ -113,13 +111,13 @@ def _start(shape: str, mask: Floats) -> Floats:
     return _bounded(np.array(params + [_ARM] * (shape == "cross"), np.float32))
 
 
-def _bounded(params: Floats) -> Floats:
+def _bounded(params: Floats32) -> Floats32:
     params[2:4] = np.maximum(params[2:4], _MIN_HALF)
     params[4:] = np.clip(params[4:], *_ARM_RANGE)
     return params
 
 
-def _moments(mask: Floats) -> tuple[float, float, float, float]:
+def _moments(mask: Floats32) -> tuple[float, float, float, float]:
     """Centroid (x, y) and standard deviations (x, y) in pixels; a pixel's centre is at .5."""
     total = float(mask.sum())
     stats = []
@@ -140,7 +138,7 @@ def _unit_moments(shape: str) -> tuple[float, float, float]:
     return (cy - size / 2) * 2 / size, spread_x * 2 / size, spread_y * 2 / size
 
 
-def _templates(shape: str, params: Floats, height: int, width: int) -> Floats:
+def _templates(shape: str, params: Floats32, height: int, width: int) -> Floats32:
     """Coverage of each parameter row, [rows, height, width]: a linear ramp of one pixel across the outline."""
     cx, cy, half_x, half_y = (column[:, None, None] for column in params.T[:4])
     u = np.abs(np.arange(width, dtype=np.float32) + 0.5 - cx) / half_x
@@ -149,26 +147,26 @@ def _templates(shape: str, params: Floats, height: int, width: int) -> Floats:
     return np.asarray(np.clip(0.5 - outside * np.sqrt(half_x * half_y), 0.0, 1.0), np.float32)
 
 
-def _circle(u: Floats, v: Floats, arm: Floats) -> Floats:
+def _circle(u: Floats32, v: Floats32, arm: Floats32) -> Floats32:
     return np.asarray(np.sqrt(u * u + v * v) - 1.0, np.float32)
 
 
-def _square(u: Floats, v: Floats, arm: Floats) -> Floats:
+def _square(u: Floats32, v: Floats32, arm: Floats32) -> Floats32:
     return np.asarray(np.maximum(u, np.abs(v)) - 1.0, np.float32)
 
 
-def _triangle(u: Floats, v: Floats, arm: Floats) -> Floats:
+def _triangle(u: Floats32, v: Floats32, arm: Floats32) -> Floats32:
     flank = (2.0 * u - v - 1.0) * np.float32(1 / np.sqrt(5.0))
     return np.asarray(np.maximum(flank, v - 1.0), np.float32)
 
 
-def _cross(u: Floats, v: Floats, arm: Floats) -> Floats:
+def _cross(u: Floats32, v: Floats32, arm: Floats32) -> Floats32:
     height = np.abs(v)
     return np.asarray(np.minimum(np.maximum(u - arm, height - 1.0), np.maximum(u - 1.0, height - arm)), np.float32)
 
 
 # Signed distance from the outline in half extents, from |u| (mirror-symmetric) and v; arm for the cross only.
-_OUTLINES: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {
+_OUTLINES: dict[str, Callable[[Floats32, Floats32, Floats32], Floats32]] = {
     "circle": _circle,
     "square": _square,
     "triangle": _triangle,

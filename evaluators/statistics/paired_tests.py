@@ -10,17 +10,16 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from evaluators.statistics.intervals import NOTHING_SHARED, Estimate, Interval, prompt_of, wilson_interval
 from mulosd.errors import DataError
+from mulosd.types import Floats
 
 FLIPS = 10_000  # random sign patterns where not all are tried
 MAX_EXACT = 14  # prompts with a difference up to which all 2^n patterns are tried
 SEED = 0
 _BLOCK = 512  # sign patterns at a time: bounds the memory
 
-Floats = npt.NDArray[np.float64]
 Values = Mapping[str, float]
 
 

@@ -7,9 +7,10 @@ from typing import Literal
 import numpy as np
 import torch
 
-from mulosd.decoding.engine import Bools, Engine, Ints
+from mulosd.decoding.engine import Engine
 from mulosd.decoding.job import Job
 from mulosd.decoding.wavefront import Worklist, fill
+from mulosd.types import Bools, Ints
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -21,10 +20,7 @@ from mulosd.models.kv_cache import KVCache
 from mulosd.sampling import filters as sampling
 from mulosd.sampling.filters import Sampler
 from mulosd.sampling.finite import FiniteCheck
-from mulosd.types import DecodeStats
-
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from mulosd.types import Bools, DecodeStats, Ints
 
 
 class ImageModel(Protocol):

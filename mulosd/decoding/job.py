@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mulosd.decoding.engine import Engine, ImageModel, Ints
+from mulosd.decoding.engine import Engine, ImageModel
 from mulosd.models.condition import Condition
 from mulosd.sampling.filters import Sampler
 from mulosd.sampling.finite import FiniteCheck
-from mulosd.types import STATUS_SAMPLED, DecodeStats
+from mulosd.types import STATUS_SAMPLED, DecodeStats, Ints
 
 # (low [B, b, w], start) -> [B, (b - start) * ratio, w * ratio]; see `mulosd.upsample`.
 Upsampler = Callable[[Tensor, int], Tensor]

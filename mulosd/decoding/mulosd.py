@@ -13,12 +13,12 @@ from torch import Tensor
 
 from mulosd.decoding import rejection, verify
 from mulosd.decoding.draft import Block, draft_block, feed_back, next_block
-from mulosd.decoding.engine import Bools, Engine, Queries
+from mulosd.decoding.engine import Engine, Queries
 from mulosd.decoding.job import Job, Result, finish, inference
 from mulosd.decoding.wavefront import Worklist, fill
 from mulosd.methods import MuLoSD
 from mulosd.sampling import filters as sampling
-from mulosd.types import STATUS_ACCEPTED, STATUS_EXPANDED, STATUS_REJECTED
+from mulosd.types import STATUS_ACCEPTED, STATUS_EXPANDED, STATUS_REJECTED, Bools
 
 
 @inference

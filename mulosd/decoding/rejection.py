@@ -10,13 +10,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from mulosd.decoding import verify
-from mulosd.decoding.engine import Bools
 from mulosd.methods import MuLoSD
-
-Floats = npt.NDArray[np.float64]
+from mulosd.types import Bools, Floats
 
 
 class Verdict(NamedTuple):

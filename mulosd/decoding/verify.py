@@ -8,7 +8,7 @@ import torch
 from scipy import ndimage
 from torch import Tensor
 
-from mulosd.decoding.engine import Bools, Ints
+from mulosd.types import Bools, Ints
 
 
 def nearest_codes(codebook: Tensor, pool_k: int) -> Tensor:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from mulosd.decoding.engine import Bools, Engine, Ints, Queries
+from mulosd.decoding.engine import Engine, Queries
+from mulosd.types import Bools, Ints
 
 Recorder = Callable[[Engine], None]
 

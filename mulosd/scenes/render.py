@@ -13,10 +13,10 @@ import numpy.typing as npt
 from mulosd.errors import ConfigError
 from mulosd.scenes import vocabulary as voc
 from mulosd.scenes.world import LATTICE, Scene, SceneObject
+from mulosd.types import Image
 
 SHADE = 14.0  # grey levels from an object's middle to its top (lighter) or bottom (darker)
 
-Image = npt.NDArray[np.uint8]
 Map = npt.NDArray[np.floating[Any]]
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mulosd.decoding.engine import Ints
 from mulosd.decoding.job import Job, Upsampler
 from mulosd.decoding.neighbours import NeighbourTable
 from mulosd.decoding.registry import decode
@@ -25,7 +24,7 @@ from mulosd.sampling.filters import Sampler
 from mulosd.sampling.finite import FiniteCheck
 from mulosd.text import build_encoder
 from mulosd.text.encoder import Encoder
-from mulosd.types import Decoded, PromptTokens
+from mulosd.types import Decoded, Ints, PromptTokens
 from mulosd.upsample import build_upsampler
 from mulosd.upsample.down import AreaDown
 

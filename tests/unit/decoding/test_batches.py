@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mulosd.decoding.engine import Engine, Ints
+from mulosd.decoding.engine import Engine
 from mulosd.methods import AR, DraftOnly, MuLoSD, SamplerKnobs, ZipAR
 from mulosd.sampling.filters import Sampler
+from mulosd.types import Ints
 from tests.unit.decoding import toys
 
 SETTINGS = settings(max_examples=30)

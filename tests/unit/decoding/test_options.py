@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from mulosd.decoding import draft, mulosd, rejection, verify
-from mulosd.decoding.engine import Bools, Engine
+from mulosd.decoding.engine import Engine
 from mulosd.decoding.job import Job, Result
 from mulosd.methods import AR, DraftOnly, MuLoSD, SamplerKnobs
 from mulosd.models.image_gpt import ImageGPT
 from mulosd.sampling.filters import Sampler
-from mulosd.types import STATUS_ACCEPTED, STATUS_EXPANDED, STATUS_REJECTED
+from mulosd.types import STATUS_ACCEPTED, STATUS_EXPANDED, STATUS_REJECTED, Bools
 from tests.unit.decoding import toys
 from tests.unit.decoding.test_wavefront import num_forwards, simulate
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mulosd.decoding import rejection, verify
-from mulosd.decoding.engine import Bools
 from mulosd.methods import MuLoSD
+from mulosd.types import Bools
 from tests.unit.decoding.test_verify import random_codebook, random_probs
 
 SETTINGS = settings(max_examples=30)

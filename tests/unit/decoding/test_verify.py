@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mulosd.decoding import verify
-from mulosd.decoding.engine import Bools
 from mulosd.methods import AR, MuLoSD
 from mulosd.sampling import filters as sampling
 from mulosd.sampling.filters import Sampler
+from mulosd.types import Bools
 from tests.unit.decoding import toys
 
 SETTINGS = settings(max_examples=60)

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from mulosd.decoding import mulosd
-from mulosd.decoding.engine import Bools, Engine, Ints
+from mulosd.decoding.engine import Engine
 from mulosd.decoding.job import Result
 from mulosd.methods import AR, MuLoSD, SamplerKnobs, ZipAR
 from mulosd.models.image_gpt import ImageGPT
+from mulosd.types import Bools, Ints
 from tests.unit.decoding import toys
 
 METHODS: dict[str, SamplerKnobs] = {

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mulosd.decoding import verify
-from mulosd.decoding.engine import Bools, Ints
 from mulosd.decoding.wavefront import Cell, Worklist
 from mulosd.methods import AR, DraftOnly, MuLoSD, SamplerKnobs, ZipAR
 from mulosd.models.image_gpt import ImageGPT
-from mulosd.types import STATUS_ACCEPTED
+from mulosd.types import STATUS_ACCEPTED, Bools, Ints
 from tests.unit.decoding import toys
 
 SETTINGS = settings(max_examples=60)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from mulosd.decoding import verify
-from mulosd.decoding.engine import Bools, Ints
 from mulosd.decoding.job import Job, Result
 from mulosd.decoding.registry import decode
 from mulosd.methods import SamplerKnobs
@@ -23,7 +22,7 @@ from mulosd.models.kv_cache import KVCache
 from mulosd.models.vq import VQConfig, VQModel
 from mulosd.sampling.filters import Sampler
 from mulosd.scenes.words import encode_words
-from mulosd.types import STATUS_ACCEPTED
+from mulosd.types import STATUS_ACCEPTED, Bools, Ints
 from mulosd.upsample import build_upsampler
 from mulosd.upsample.down import AreaDown
 

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from evaluators.geneval.rules import judge, select_instances
-from evaluators.geneval.types import Detection, Image, PatternDetector
+from evaluators.geneval.types import Detection, PatternDetector
 from evaluators.scenes.detector import ScenesDetector
 from evaluators.statistics.intervals import wilson_interval
 from mulosd.scenes import vocabulary as voc
+from mulosd.types import Image
 
 
 def accuracy(

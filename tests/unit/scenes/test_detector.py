@@ -17,10 +17,10 @@ from evaluators.scenes.shapes import fit_shapes
 from mulosd.scenes import vocabulary as voc
 from mulosd.scenes.render import render
 from mulosd.scenes.world import Scene, SceneObject, sample_scenes, scene_metadata
+from mulosd.types import Floats
 from tests.unit.scenes.accuracy import accuracy
 
 Pixels = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float64]
 
 RED, BLUE, WHITE = (np.array(v, float) for v in (voc.COLORS["red"], voc.COLORS["blue"], voc.BACKGROUNDS["white"]))
 DETECTOR = ScenesDetector()
