@@ -10,6 +10,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,7 @@ def _listing(repo: str, revision: str) -> tuple[str, dict[str, Any]]:
     """(commit, name -> what the hub says of the file) of a repository at a revision."""
     from huggingface_hub import HfApi
 
-    with _Explained(f"{repo} at {revision}"):
+    with _hub_errors_as_sentences(f"{repo} at {revision}"):
         info = HfApi().model_info(repo, revision=revision, files_metadata=True)
     return str(info.sha), {sibling.rfilename: sibling for sibling in info.siblings or []}
 
@@ -120,7 +121,7 @@ def _download(repo: str, file: Any, revision: str, place: Path) -> str:
     if not path.is_file():
         found = place / f".{path.name}.{revision}.part"
         url = hf_hub_url(repo, file.rfilename, revision=revision)
-        with _Explained(f"{file.rfilename} of {repo}"):
+        with _hub_errors_as_sentences(f"{file.rfilename} of {repo}"):
             place.mkdir(parents=True, exist_ok=True)
             with found.open("ab") as part:
                 http_get(url, part, resume_size=part.tell(), headers=build_hf_headers(), expected_size=file.size)
@@ -148,31 +149,28 @@ def _read_record(place: Path) -> dict[str, Any]:
     return record
 
 
-class _Explained:
+@contextmanager
+def _hub_errors_as_sentences(what: str) -> Iterator[None]:
     """Errors of the hub's client as sentences that say what to do."""
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HTTPError as TransportError  # type: ignore[attr-defined]
 
-    def __init__(self, what: str) -> None:
-        self.what = what
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
-        from huggingface_hub.errors import HTTPError as TransportError  # type: ignore[attr-defined]
-
+    try:
+        yield
+    except Exception as error:
         if isinstance(error, OfflineModeIsEnabled):
-            raise EnvironmentProblem(f"{self.what}: HF_HUB_OFFLINE is set; unset it to fetch files.") from error
+            raise EnvironmentProblem(f"{what}: HF_HUB_OFFLINE is set; unset it to fetch files.") from error
         if isinstance(error, HfHubHTTPError) and getattr(error.response, "status_code", 0) in (401, 403, 404):
             raise DataError(
-                f"{self.what}: the hub has none, or this user may not see it ({error.response.status_code}); "
+                f"{what}: the hub has none, or this user may not see it ({error.response.status_code}); "
                 "check the name and `hf auth login`."
             ) from error
         if isinstance(error, OSError) and error.errno in DISK:
             raise EnvironmentProblem(
-                f"{self.what} cannot be written ({error.strerror}); free some space or choose another --out folder."
+                f"{what} cannot be written ({error.strerror}); free some space or choose another --out folder."
             ) from error
         if isinstance(error, TransportError | OSError):
             raise EnvironmentProblem(
-                f"{self.what}: the hub could not be reached ({first_line(error)}); the same command resumes."
+                f"{what}: the hub could not be reached ({first_line(error)}); the same command resumes."
             ) from error
+        raise

@@ -154,9 +154,9 @@ def read_card(path: Path) -> dict[str, Any]:
             f"{path}: not valid JSON ({reason_of(error)}); restore the card that belongs to the weights."
         ) from error
     for key in ("parts", "targets"):
-        if not isinstance(need(data, path, key), dict):
+        if not isinstance(require(data, path, key), dict):
             raise DataError(f"{path}: {key} must map names to entries; restore the card that belongs to the weights.")
-    need(data, path, "family")
+    require(data, path, "family")
     return data  # type: ignore[no-any-return]
 
 
@@ -194,7 +194,7 @@ def load_card(target_id: str, folder: Path | None = None) -> Card:
     raise unknown_name("target", target_id, known)
 
 
-def need(data: Any, where: Path, *keys: str) -> Any:
+def require(data: Any, where: Path, *keys: str) -> Any:
     """data[keys[0]][keys[1]]...; DataError that names the first key that is not there."""
     for i, key in enumerate(keys):
         if not isinstance(data, Mapping) or key not in data:
@@ -212,7 +212,7 @@ def part_names(entry: Mapping[str, Any]) -> tuple[str, ...]:
 def check_target(target_id: str, data: dict[str, Any], path: Path) -> None:
     """DataError unless a target's entry and parts are all there and can work together. path: of the card or file."""
     for key in ("model", "drafter", "image_px", *(("sampler", name) for name in SAMPLER)):
-        need(data, path, "targets", target_id, *([key] if isinstance(key, str) else key))
+        require(data, path, "targets", target_id, *([key] if isinstance(key, str) else key))
     entry = data["targets"][target_id]
     rounding = entry.get("pixel_rounding", ROUNDINGS[0])
     if rounding not in ROUNDINGS:
@@ -222,7 +222,7 @@ def check_target(target_id: str, data: dict[str, Any], path: Path) -> None:
         )
     _check_preset(entry["sampler"], f"{path}: targets.{target_id}.sampler")
     for name in part_names(entry):
-        need(data, path, "parts", name, "config")
+        require(data, path, "parts", name, "config")
     _check_fit(target_id, data, path)
 
 
@@ -290,7 +290,7 @@ def _grids(data: Mapping[str, Any], target_id: str) -> tuple[int, ...]:
 
 
 def _number(data: dict[str, Any], path: Path, part: str, key: str) -> int:
-    value = need(data, path, "parts", part, "config", key)
+    value = require(data, path, "parts", part, "config", key)
     if not isinstance(value, int) or value < 1:
         raise DataError(f"{path}: parts.{part}.config.{key} = {value!r} must be a positive integer; restore the card.")
     return value

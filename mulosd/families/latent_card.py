@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mulosd.errors import ConfigError, DataError
-from mulosd.families.card import Card, need
+from mulosd.families.card import Card, require
 from mulosd.files.publish import canonical_json, sha256_hex
 from mulosd.files.reading import is_file, parse_json, read_file, reason_of
 
@@ -65,7 +65,10 @@ def find_latent(card: Card, name: str) -> LatentCard:
             "`mulosd train upsampler` and put its two files there."
         )
     found = read_latent(path)
-    belongs, here = need(found.raw, path, "recipe", "tokenizer_sha256"), need(card.raw, path, "parts", "vq", "sha256")
+    belongs, here = (
+        require(found.raw, path, "recipe", "tokenizer_sha256"),
+        require(card.raw, path, "parts", "vq", "sha256"),
+    )
     if belongs != here:
         raise DataError(
             f"{path}: was trained for the tokenizer {belongs[:12]}…, {card.family} has {here[:12]}…; its codes mean "
@@ -82,7 +85,7 @@ def read_latent(path: Path) -> LatentCard:
         raise DataError(
             f"{path}: not valid JSON ({reason_of(error)}); restore the card that belongs to the weights."
         ) from error
-    config, sha256, file = (need(raw, path, key) for key in ("config", "sha256", "file"))
+    config, sha256, file = (require(raw, path, key) for key in ("config", "sha256", "file"))
     if Path(file).name != file:
         raise DataError(f"{path}: file = {file!r} must be a bare file name.")
     return LatentCard(path, path.parent / file, config, sha256, raw)

@@ -17,14 +17,16 @@ VIRTUAL_KEYS = 2  # cache slots of a collapsed prefix (mulosd.models.kv_cache)
 
 
 @dataclass(frozen=True)
-class Need:
+class Requirement:
     """Bytes of one thing; None where the card does not say how large it is."""
 
     name: str
     num_bytes: int | None
 
 
-def memory_needs(card: Card, *, dtype: str, batch_size: int, drafters: Collection[str] | None = None) -> list[Need]:
+def memory_needs(
+    card: Card, *, dtype: str, batch_size: int, drafters: Collection[str] | None = None
+) -> list[Requirement]:
     """Weights of every part, then the K/V caches of model and drafter for a batch (with guidance: two rows each).
 
     drafters: values of the knob `drafter` that will draft; None is every one that can. A checkpoint that drafts for
@@ -32,7 +34,7 @@ def memory_needs(card: Card, *, dtype: str, batch_size: int, drafters: Collectio
     """
     entry, drafting = card.raw["targets"][card.target_id], card.drafters if drafters is None else drafters
     idle = entry["drafter"] if "checkpoint" not in drafting else None
-    needs = [Need(name, _weights(card, name, dtype)) for name in card.parts if name != idle]
+    needs = [Requirement(name, _weights(card, name, dtype)) for name in card.parts if name != idle]
     config = card.raw["parts"][entry["model"]]["config"]
     caches = [(entry["model"], config, "guidance")]
     if "checkpoint" in drafting:
@@ -43,9 +45,9 @@ def memory_needs(card: Card, *, dtype: str, batch_size: int, drafters: Collectio
     for name, shape, key in caches:
         rows = batch_size * (2 if card.sampler[key] > 1 else 1)
         values = cache_values({**shape, "prefix_len": length}, rows)
-        needs.append(Need(f"{name} cache", values * BYTES[dtype]))
+        needs.append(Requirement(f"{name} cache", values * BYTES[dtype]))
         if rows > batch_size and shape.get("positions") == "learned":
-            needs.append(Need(f"{name} null prefix", null_values(shape, length) * BYTES[dtype]))
+            needs.append(Requirement(f"{name} null prefix", null_values(shape, length) * BYTES[dtype]))
     return needs
 
 

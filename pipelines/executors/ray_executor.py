@@ -24,7 +24,7 @@ from mulosd.errors import EnvironmentProblem, UserError, first_line
 from mulosd.families.card import WEIGHTS
 from pipelines.executors.ray_pool import IN_FLIGHT, Actor, Job, Waiting
 from pipelines.executors.ray_start import ray_running
-from pipelines.plan.gpu_requests import EVERY
+from pipelines.plan.gpu_requests import DEFAULT
 from pipelines.work.decode import is_out_of_memory
 from pipelines.work.tasks import Outcome, ScoreTask, TargetSpec, Task
 from pipelines.work.worker import Worker, fail_task, run_in_worker
@@ -53,7 +53,7 @@ class RayExecutor:
         self._actors: list[Actor] = []
         self._failed_starts = 0
         self._last_sign = time.monotonic()  # when a worker last answered
-        self._num_gpus = {EVERY: 1.0 if device == "cuda" else 0.0, **(num_gpus or {})}
+        self._num_gpus = {DEFAULT: 1.0 if device == "cuda" else 0.0, **(num_gpus or {})}
         self._cluster = ExitStack()
         self._cluster.enter_context(ray_running(ray))
         try:
@@ -293,7 +293,7 @@ class RayExecutor:
         return "environment" if isinstance(error, errors.RayError) else "bug"
 
     def _gpus_of(self, target: TargetSpec) -> float:
-        return self._num_gpus.get(target.target_id, self._num_gpus[EVERY])
+        return self._num_gpus.get(target.target_id, self._num_gpus[DEFAULT])
 
     def _options(self, num_gpus: float) -> dict[str, Any]:
         # Read by torch when the worker's process imports it, which is after this.

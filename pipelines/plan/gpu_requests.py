@@ -5,7 +5,7 @@ from typing import Any
 
 from mulosd.errors import ConfigError, unknown_name
 
-EVERY = ""  # stands for the targets without a number of their own
+DEFAULT = ""  # stands for the targets without a number of their own
 MOST = 1024.0
 
 
@@ -32,12 +32,12 @@ def parse_num_gpus(texts: Iterable[str]) -> dict[str, float]:
     return found
 
 
-def over(given: Mapping[str, float], asked: Mapping[str, float], targets: Sequence[str]) -> dict[str, float]:
+def override_gpus(given: Mapping[str, float], asked: Mapping[str, float], targets: Sequence[str]) -> dict[str, float]:
     """What the command line gives over what the sweep asks; a number for all leaves nothing of the sweep's.
 
     ConfigError for a target that the sweep has not.
     """
     for target in given:
-        if target != EVERY and target not in targets:
+        if target != DEFAULT and target not in targets:
             raise unknown_name("target", target, targets, "--num-gpus")
-    return dict(given) if EVERY in given else {**asked, **given}
+    return dict(given) if DEFAULT in given else {**asked, **given}

@@ -18,7 +18,7 @@ from mulosd.files.reading import read_file, reason_of
 from mulosd.methods import METHODS, SamplerKnobs, check_given, configure
 from mulosd.prompts import PROMPT_SETS
 from pipelines.plan import knob_axes
-from pipelines.plan.gpu_requests import EVERY, gpu_number
+from pipelines.plan.gpu_requests import DEFAULT, gpu_number
 
 # Modules asked for names and built from; tests give their own.
 FAMILIES = "mulosd.targets"
@@ -296,7 +296,7 @@ class _Check:
             self.keys(asked, targets, "target", "resources.num_gpus")
             named = {f"resources.num_gpus.{target}": target for target in asked}
         else:
-            named, asked = {"resources.num_gpus": EVERY}, {EVERY: asked}
+            named, asked = {"resources.num_gpus": DEFAULT}, {DEFAULT: asked}
         found = {target: self.attempt(partial(gpu_number, asked[target], where)) for where, target in named.items()}
         return {target: number for target, number in found.items() if number is not None}
 

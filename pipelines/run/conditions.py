@@ -20,18 +20,18 @@ log = logging.getLogger(__name__)
 
 PROMPTS_PER_CHUNK = 64
 
-Told = Callable[[int, int, int, str], None]  # conditions done, of how many, staged before, of which target
+OnProgress = Callable[[int, int, int, str], None]  # conditions done, of how many, staged before, of which target
 
 
 def staged_tasks(
-    store: Store, plan: Plan, tasks: Sequence[DecodeTask], get_executor: Callable[[], Executor], tell: Told
+    store: Store, plan: Plan, tasks: Sequence[DecodeTask], get_executor: Callable[[], Executor], on_progress: OnProgress
 ) -> list[DecodeTask]:
     """The tasks with the conditions that they need, which are all staged when this returns."""
     wanted: dict[str, list[Sample]] = {}
     for task in tasks:
         size = max(task.chunk.wanted, task.entry.rows if task.entry else 0)
         wanted.setdefault(task.target.target_id, []).extend(task.chunk.all_samples[:size])
-    sources = stage_conditions(store, plan, wanted, get_executor, tell)
+    sources = stage_conditions(store, plan, wanted, get_executor, on_progress)
     return [replace(task, conditions=sources.get(task.target.target_id)) for task in tasks]
 
 
@@ -40,7 +40,7 @@ def stage_conditions(
     plan: Plan,
     wanted: Mapping[str, Sequence[Sample]],
     get_executor: Callable[[], Executor],
-    tell: Told = lambda *_: None,
+    on_progress: OnProgress = lambda *_: None,
 ) -> dict[str, ConditionSource]:
     """Encode what is not staged of target id -> samples; target id -> source, of the targets that have the stage."""
     sweep, sources = plan.sweep, {}
@@ -48,7 +48,7 @@ def stage_conditions(
         facts = encoder_facts(plan.cards[target], device=sweep.device, dtype=sweep.dtype)
         if facts is not None:
             spec = TargetSpec(f"{sweep.families}:load_encoder", target, sweep.device, sweep.dtype)
-            sources[target] = _stage(store, spec, facts, samples, sweep.batch_size, get_executor, tell)
+            sources[target] = _stage(store, spec, facts, samples, sweep.batch_size, get_executor, on_progress)
     return sources
 
 
@@ -59,7 +59,7 @@ def _stage(
     samples: Sequence[Sample],
     batch_size: int,
     get_executor: Callable[[], Executor],
-    tell: Told,
+    on_progress: OnProgress,
 ) -> ConditionSource:
     from mulosd.stage.conditions import condition_entries, staged_keys
 
@@ -70,7 +70,7 @@ def _stage(
         where = staged_keys(folder, entries)
         missing = [item for key, item in wanted.items() if key not in where]
         done = cached = len(wanted) - len(missing)
-        tell(done, len(wanted), cached, spec.target_id)
+        on_progress(done, len(wanted), cached, spec.target_id)
         log.info("%s: %d conditions staged, %d to encode", spec.target_id, done, len(missing))
         tasks = _tasks(folder, spec, missing, batch_size, first=1 + max((int(n[6:11]) for n in entries), default=-1))
         for outcome in get_executor().map(tasks) if tasks else ():
@@ -80,7 +80,7 @@ def _stage(
             write_manifest(folder, entries)
             where |= {key: name for key, _, _ in outcome.task.items}
             done += len(outcome.task.items)
-            tell(done, len(wanted), cached, spec.target_id)
+            on_progress(done, len(wanted), cached, spec.target_id)
     names = sorted({where[key] for key in wanted})
     return ConditionSource(str(folder), tuple((name, entries[name]) for name in names), facts.is_seeded)
 

@@ -145,7 +145,7 @@ def run_sweep(
     """
     start = time.monotonic()
     plan = build_plan(sweep, limit=limit)
-    gpus = resources.over(num_gpus or {}, sweep.num_gpus, sweep.targets)
+    gpus = resources.override_gpus(num_gpus or {}, sweep.num_gpus, sweep.targets)
     check_networks(plan)
     if not dry_run:
         check_weights(plan)

@@ -4,7 +4,7 @@ import pytest
 
 from mulosd.errors import ConfigError
 from pipelines.plan.build import build_plan
-from pipelines.plan.gpu_requests import over, parse_num_gpus
+from pipelines.plan.gpu_requests import override_gpus, parse_num_gpus
 from tests import fakes
 from tests.fakes import toy_sweep
 
@@ -57,11 +57,11 @@ def test_all_mistakes_of_a_sweep_file_at_once() -> None:
 
 def test_the_command_line_goes_over_the_sweep() -> None:
     asked = {"": 1.0, "fake-b": 2.0}
-    assert over({}, asked, BOTH) == asked
-    assert over({"fake-a": 0.5}, asked, BOTH) == {**asked, "fake-a": 0.5}
-    assert over({"": 4.0}, asked, BOTH) == {"": 4.0}
+    assert override_gpus({}, asked, BOTH) == asked
+    assert override_gpus({"fake-a": 0.5}, asked, BOTH) == {**asked, "fake-a": 0.5}
+    assert override_gpus({"": 4.0}, asked, BOTH) == {"": 4.0}
     with pytest.raises(ConfigError, match="--num-gpus: unknown target 'fake-c'"):
-        over({"fake-c": 1.0}, asked, BOTH)
+        override_gpus({"fake-c": 1.0}, asked, BOTH)
 
 
 def test_no_key_depends_on_it() -> None:
