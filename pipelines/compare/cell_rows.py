@@ -68,6 +68,7 @@ def _cell(row: CellRow) -> dict[str, Any]:
         "counters": {name: _column(values, samples) for name, values in row.counters.items()},
         "metrics": metrics,
         "latency": row.latency,
+        **({"versions": list(row.versions)} if row.versions else {}),
     }
 
 
@@ -87,6 +88,7 @@ def _row(cell: Mapping[str, Any]) -> CellRow:
         metrics,
         counters,
         cell["latency"],
+        tuple(cell.get("versions", ())),
     )
 
 
