@@ -36,7 +36,9 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("drawing", "numbers", "rows"),
         ("markdown",),
         ("animation", "card", "gallery", "table"),
-        ("plots", "regions", "render"),
+        ("entries", "plots", "regions"),
+        ("latex",),
+        ("render",),
         ("pair",),
     ),
     "pipelines": (
