@@ -8,7 +8,8 @@ from typing import Any
 from dashboards.markdown import escape, markdown_table
 from dashboards.numbers import DASH, fixed
 from dashboards.render import ARROWS
-from dashboards.table import Direction, Estimate
+from dashboards.table import Direction
+from mulosd.types import Estimate
 
 
 @dataclass(frozen=True)
@@ -16,8 +17,8 @@ class PairMetric:
     """One metric of both sides over the samples that both have.
 
     a, b: means (None with a `reason`); difference: a - b with its 95 % interval; wins: prompts on which a is better,
-    equal and worse, None where no direction is better; test and p_value: None where none applies; n_unpaired: samples
-    that only one side has; judged: what the interval shows.
+    equal and worse, None where no direction is better; test and p_value: None where none applies; judged: what
+    the interval shows.
     """
 
     name: str
@@ -26,8 +27,6 @@ class PairMetric:
     a: float | None
     b: float | None
     difference: Estimate
-    n_prompts: int = 0
-    n_unpaired: int = 0
     wins: tuple[int, int, int] | None = None
     win_rate: float | None = None
     test: str = ""
@@ -76,6 +75,8 @@ class Pair:
 def pair_json(pair: Pair) -> str:
     """All values in full precision, ending in a newline."""
     content: dict[str, Any] = asdict(pair)
+    for one in content["metrics"]:
+        one |= {"n_prompts": one["difference"].pop("n_clusters"), "n_unpaired": one["difference"].pop("n_unpaired")}
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -106,12 +107,13 @@ def _metric_table(metrics: Sequence[PairMetric]) -> str:
 
 def _counted(one: PairMetric) -> str:
     """`960`, or `240 × 4` prompts × images where a prompt has several."""
-    if not one.difference.n:
+    n, prompts = one.difference.n, one.difference.n_clusters
+    if not n:
         return DASH
-    images, rest = divmod(one.difference.n, one.n_prompts)
+    images, rest = divmod(n, prompts)
     if images == 1 and not rest:
-        return str(one.n_prompts)
-    return f"{one.n_prompts} × {images}" if not rest else f"{one.difference.n} in {one.n_prompts}"
+        return str(prompts)
+    return f"{prompts} × {images}" if not rest else f"{n} in {prompts}"
 
 
 def _won(one: PairMetric) -> str:
@@ -132,8 +134,8 @@ def _reasons(metrics: Sequence[PairMetric]) -> list[str]:
     for one in metrics:
         if one.difference.reason:
             lines.append(f"{one.name}: {one.difference.reason.rstrip('.')}.")
-        if one.n_unpaired:
-            lines.append(f"{one.name}: {one.n_unpaired} samples are scored on one side only and left out.")
+        if one.difference.n_unpaired:
+            lines.append(f"{one.name}: {one.difference.n_unpaired} samples are scored on one side only and left out.")
         if one.test:
             lines.append(f"{one.name}: p by {one.test}.")
     return lines

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dashboards.drawing import literal
-from dashboards.table import CONTROLS, Column, Estimate, Table, TableRow
+from dashboards.table import CONTROLS, Column, Table, TableRow
 from mulosd.errors import DataError
 from mulosd.files.pin import label_of
 from mulosd.files.publish import publish_bytes
+from mulosd.types import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,10 +15,9 @@ import numpy.typing as npt
 from dashboards.drawing import STATUS_COLOURS, literal
 from dashboards.markdown import markdown_table
 from dashboards.numbers import DASH
-from dashboards.table import Estimate
 from mulosd.errors import DataError
 from mulosd.files.publish import publish_bytes
-from mulosd.types import STATUS_EXPANDED, STATUS_REJECTED
+from mulosd.types import STATUS_EXPANDED, STATUS_REJECTED, Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,19 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from dashboards.rows import CellRow
+from mulosd.types import Estimate, Interval
 
 Direction = Literal["higher", "lower", "none"]
 CONTROLS = ("ar", "draft-only")  # first in every table, in this order
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """One number: interval holds 95 % limits, n the items it rests on; value None has a reason."""
-
-    value: float | None
-    interval: tuple[float, float] | None = None
-    n: int = 0
-    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -214,7 +205,7 @@ def _metric_cell(row: CellRow, column: Column, comparison: Comparison, footnotes
     interval = metric.get("interval")
     estimate = Estimate(
         value=metric.get("value"),
-        interval=(interval[0], interval[1]) if interval else None,
+        interval=Interval(*interval) if interval else None,
         n=metric.get("n", 0),
         reason=metric.get("reason", ""),
     )

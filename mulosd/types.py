@@ -1,11 +1,11 @@
-"""Value types that cross layers: prompts, decoding counters, one decoded image.
+"""Value types that cross layers: prompts, decoding counters, one decoded image, one estimated number.
 
 Frozen or plain dataclasses of numbers, strings and numpy arrays; picklable, never a tensor on a device.
 This module imports numpy only, so that planning and tables stay light.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -129,3 +129,25 @@ class Decoded:
     stats: DecodeStats
     frames: list[np.ndarray] = field(default_factory=list)
     prompt_tokens: PromptTokens | None = None
+
+
+class Interval(NamedTuple):
+    """Limits of a two-sided 95 % confidence interval."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One number with its limits; `reason` says why the value or the interval is None.
+
+    n: samples used; n_clusters: prompts they belong to; n_unpaired: samples of one side only, which were left out.
+    """
+
+    value: float | None
+    interval: Interval | None = None
+    n: int = 0
+    n_clusters: int = 0
+    n_unpaired: int = 0
+    reason: str = ""

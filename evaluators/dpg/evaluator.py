@@ -12,9 +12,9 @@ from typing import Any, Protocol
 from evaluators.dpg.rules import CATEGORIES, Policy, Question, after_dependency, is_yes, mean_score, parse_questions
 from evaluators.images import MissingImage, row_image, row_metadata
 from evaluators.state import Record, SampleState, state_of
-from evaluators.statistics.intervals import Estimate, bootstrap_proportion, describe_bootstrap, prompt_of
+from evaluators.statistics.intervals import bootstrap_proportion, describe_bootstrap, prompt_of
 from evaluators.types import Metric, Row
-from mulosd.types import Image
+from mulosd.types import Estimate, Image
 
 POINTS = 100.0
 
@@ -142,7 +142,7 @@ class DpgEvaluator:
         limits = estimate.interval if estimate else None
         return Metric(
             name=f"dpg/{name}",
-            value=POINTS * estimate.value if estimate else None,
+            value=POINTS * estimate.value if estimate and estimate.value is not None else None,
             direction="higher",
             unit="points of 100",
             n=n,

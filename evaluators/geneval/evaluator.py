@@ -14,16 +14,10 @@ from evaluators.geneval.rules import Thresholds, judge, select_instances
 from evaluators.geneval.types import ColorClassifier, Detection, Detector
 from evaluators.images import MissingImage, row_image, row_metadata
 from evaluators.state import Record, SampleState, state_of
-from evaluators.statistics.intervals import (
-    Estimate,
-    bootstrap_proportion,
-    describe_bootstrap,
-    paired_difference,
-    prompt_of,
-)
+from evaluators.statistics.intervals import bootstrap_proportion, describe_bootstrap, paired_difference, prompt_of
 from evaluators.types import Metric, Row
 from mulosd.errors import DataError
-from mulosd.types import GENEVAL_TASKS
+from mulosd.types import GENEVAL_TASKS, Estimate
 
 Scores = Mapping[str, float]
 

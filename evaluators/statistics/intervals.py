@@ -9,13 +9,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from mulosd.errors import DataError
-from mulosd.types import Floats
+from mulosd.types import Estimate, Floats, Interval
 
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
@@ -26,28 +26,6 @@ NOTHING_SHARED = "no value to average: no sample has a score on every side; chec
 _BLOCK = 1 << 17
 
 Values = Mapping[str, float]
-
-
-class Interval(NamedTuple):
-    """Limits of a two-sided confidence interval."""
-
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A value with its limits; interval None where it cannot be known (`reason` says why).
-
-    n: samples used; n_clusters: prompts; n_unpaired: samples that only one side has and that were left out.
-    """
-
-    value: float
-    interval: Interval | None
-    n: int
-    n_clusters: int
-    n_unpaired: int = 0
-    reason: str = ""
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from typing import Literal
 
 import numpy as np
 
-from evaluators.statistics.intervals import NOTHING_SHARED, Estimate, Interval, prompt_of, wilson_interval
+from evaluators.statistics.intervals import NOTHING_SHARED, prompt_of, wilson_interval
 from mulosd.errors import DataError
-from mulosd.types import Floats
+from mulosd.types import Estimate, Floats, Interval
 
 FLIPS = 10_000  # random sign patterns where not all are tried
 MAX_EXACT = 14  # prompts with a difference up to which all 2^n patterns are tried
@@ -62,7 +62,7 @@ def limits_where_all_agree(estimate: Estimate, a: Values, b: Values, *, whole: f
     are then the difference ± Wilson's upper limit for 0 of n prompts being otherwise, inside [-whole, whole].
     """
     gaps = {a[key] - b[key] for key in a.keys() & b.keys()}
-    if whole is None or estimate.interval is None or len(gaps) != 1:
+    if whole is None or estimate.value is None or estimate.interval is None or len(gaps) != 1:
         return estimate
     width = whole * wilson_interval(0, estimate.n_clusters).high
     return replace(estimate, interval=Interval(max(-whole, estimate.value - width), min(whole, estimate.value + width)))

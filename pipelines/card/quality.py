@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evaluators.statistics import intervals as statistics
-from evaluators.statistics.intervals import Estimate
 from mulosd.errors import DataError
-from mulosd.types import GENEVAL_TASKS
+from mulosd.types import GENEVAL_TASKS, Estimate
 
 Values = Mapping[str, float]
 Metrics = Mapping[str, Mapping[str, Any]]

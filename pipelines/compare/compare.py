@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dashboards.rows import CellRow
-from dashboards.table import COLUMNS, Column, Comparison, Estimate, prompts_of
+from dashboards.table import COLUMNS, Column, Comparison, prompts_of
 from evaluators.geneval import paired_overall_difference
 from evaluators.statistics import intervals as statistics
 from evaluators.statistics.paired_tests import limits_where_all_agree
 from mulosd.errors import DataError
 from mulosd.methods import DRAFT_KNOBS, SAMPLER_KNOBS
-from mulosd.types import FORWARD_COUNTERS, GENEVAL_TASKS
+from mulosd.types import FORWARD_COUNTERS, GENEVAL_TASKS, Estimate, Interval
 
 OVERALL = "geneval/overall"
 DETAIL = "detail/accuracy"
@@ -102,19 +102,14 @@ def _compare_row(row: CellRow, group: _Group, marks: frozenset[str]) -> Comparis
     return Comparison(estimates, best=marks, verdicts=_verdicts(row, baseline, draft, group), notes=notes)
 
 
-def _guarded(function: Callable[..., statistics.Estimate], *args: Mapping[str, Any], **options: object) -> Estimate:
+def _guarded(function: Callable[..., Estimate], *args: Mapping[str, Any], **options: object) -> Estimate:
     """The statistic as a table estimate; values that cannot be compared become a reason."""
     if not all(args):
         return Estimate(None, reason="no per-sample values")
     try:
-        return _plain(function(*args, **options))
+        return function(*args, **options)
     except DataError as error:
         return Estimate(None, reason=str(error))
-
-
-def _plain(found: statistics.Estimate) -> Estimate:
-    interval = (found.interval.low, found.interval.high) if found.interval else None
-    return Estimate(found.value, interval, found.n, found.reason)
 
 
 def _per_sample(row: CellRow, metric: str) -> Values:
@@ -132,7 +127,7 @@ def _difference(row: CellRow, baseline: CellRow, metric: str) -> Estimate:
         return Estimate(None, reason="the row is its own baseline")
     ours, theirs = _per_sample(row, metric), _per_sample(baseline, metric)
 
-    def difference(*_: Values) -> statistics.Estimate:
+    def difference(*_: Values) -> Estimate:
         if metric == OVERALL:  # a mean of task means: prompts are resampled inside their task
             found = paired_overall_difference(_by_task(row), _by_task(baseline))
         else:
@@ -173,7 +168,7 @@ def _chosen_tau(row: CellRow) -> Estimate:
     if metric is None:
         return Estimate(None, reason="only a requested resampled_fraction chooses one")
     interval = metric.get("interval")
-    return Estimate(metric["value"], (interval[0], interval[1]) if interval else None, metric["n"])
+    return Estimate(metric["value"], Interval(*interval) if interval else None, metric["n"])
 
 
 def _mean(values: Values) -> Estimate:
@@ -188,7 +183,7 @@ def _latency(row: CellRow) -> Estimate:
     if row.latency.get("speed_up") is None:
         return Estimate(None, reason=row.latency.get("reason") or "no bench run of this cell (mulosd bench)")
     interval = row.latency.get("interval")
-    return Estimate(row.latency["speed_up"], (interval[0], interval[1]) if interval else None, row.latency.get("n", 0))
+    return Estimate(row.latency["speed_up"], Interval(*interval) if interval else None, row.latency.get("n", 0))
 
 
 def _best(group: _Group) -> dict[str, CellRow]:

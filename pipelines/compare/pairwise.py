@@ -13,7 +13,7 @@ from typing import Any, Literal
 from dashboards.numbers import NOT_A_KNOB
 from dashboards.pair import Change, Pair, PairMetric, Setting
 from dashboards.rows import CellRow, Picture
-from dashboards.table import Direction, Estimate
+from dashboards.table import Direction
 from evaluators.geneval import paired_overall_difference
 from evaluators.statistics import intervals as statistics
 from evaluators.statistics import paired_tests
@@ -22,7 +22,7 @@ from mulosd.errors import DataError, UserError, unknown_name
 from mulosd.families.card import load_card
 from mulosd.families.encoder_facts import conditions_are_greedy
 from mulosd.methods import METHODS, all_knobs, configure
-from mulosd.types import GENEVAL_TASKS
+from mulosd.types import GENEVAL_TASKS, Estimate
 from pipelines.compare.compare import DETAIL, NON_INFERIORITY_MARGIN, OVERALL, forwards_of
 from pipelines.compare.pair_inputs import Side
 from pipelines.store.results import pictures
@@ -150,16 +150,13 @@ def _pair_metric(name: str, ours: Metrics, theirs: Metrics, baseline: str) -> Pa
         return replace(empty, difference=Estimate(None, reason=str(error)))
     test = _test(name, ours, theirs, a, b)
     wins = None if direction == "none" else paired_tests.count_wins(a, b, direction=_side(direction))
-    interval = (gap.interval.low, gap.interval.high) if gap.interval else None
     return PairMetric(
         name,
         direction,
         one["unit"],
         value_a,
         value_b,
-        Estimate(gap.value, interval, gap.n, gap.reason),
-        n_prompts=gap.n_clusters,
-        n_unpaired=gap.n_unpaired,
+        gap,
         **_wins(wins),
         test=f"{test.name} ({test.note})" if test else "",
         p_value=test.p_value if test else None,
@@ -171,7 +168,7 @@ def _wins(wins: Wins | None) -> dict[str, Any]:
     return {} if wins is None else {"wins": (wins.better, wins.equal, wins.worse), "win_rate": wins.rate}
 
 
-def _gap(name: str, ours: Metrics, theirs: Metrics, shared: Sequence[str]) -> tuple[statistics.Estimate, float, float]:
+def _gap(name: str, ours: Metrics, theirs: Metrics, shared: Sequence[str]) -> tuple[Estimate, float, float]:
     """(difference, value of A, value of B) over the samples that both have."""
     a, b = ours[name]["per_sample"], theirs[name]["per_sample"]
     if name == OVERALL:
@@ -201,7 +198,7 @@ def _test(name: str, ours: Metrics, theirs: Metrics, a: Values, b: Values) -> Pa
     return paired_tests.sign_flip_test(a, b, strata=_task_of(ours) if name == OVERALL else None)
 
 
-def _judged(name: str, gap: statistics.Estimate, direction: Direction, baseline: str) -> str:
+def _judged(name: str, gap: Estimate, direction: Direction, baseline: str) -> str:
     """What the interval shows; against `ar`, GenEval's overall is held to the margin of non-inferiority."""
     if gap.interval is None:
         return ""

@@ -13,13 +13,13 @@ from scipy import ndimage
 
 from dashboards.regions import REGIONS, CellRegions
 from dashboards.rows import CellRow, Picture
-from dashboards.table import Estimate, ordered, prompts_of
+from dashboards.table import ordered, prompts_of
 from evaluators.scenes.detector import ScenesDetector
 from evaluators.statistics import intervals as statistics
 from mulosd.errors import DataError
 from mulosd.files.pin import label_of
 from mulosd.methods import DRAFT_KNOBS, SAMPLER_KNOBS
-from mulosd.types import STATUS_EXPANDED, STATUS_REJECTED
+from mulosd.types import STATUS_EXPANDED, STATUS_REJECTED, Estimate
 from pipelines.store.layout import Store
 from pipelines.store.results import collect, pictures
 
@@ -120,7 +120,5 @@ def _by_region(marked: Mapping[str, npt.NDArray[np.bool_]], labels: Mapping[str,
         if not some:
             rates[name] = Estimate(None, reason=f"no draft has a cell of the region {name}")
             continue
-        found = statistics.share_of_totals({k: float(marked[k][labels[k] == index].sum()) for k in some}, some)
-        interval = (found.interval.low, found.interval.high) if found.interval else None
-        rates[name] = Estimate(found.value, interval, found.n, found.reason)
+        rates[name] = statistics.share_of_totals({k: float(marked[k][labels[k] == index].sum()) for k in some}, some)
     return rates

@@ -158,7 +158,7 @@ def test_geneval_has_mcnemar_at_one_image_and_sign_flips_at_more(store: Path, ke
     several = metric_of(many[0], many[1], "geneval/overall")
     assert several.test.startswith("sign flips by prompt, exact")
     assert several.p_value == pytest.approx(single.p_value)  # the same prompts differ
-    assert (several.difference.n, several.n_prompts) == (48, 24)
+    assert (several.difference.n, several.difference.n_clusters) == (48, 24)
 
 
 def test_an_interval_follows_from_what_the_metric_is(store: Path, keys: list[str]) -> None:
@@ -183,7 +183,7 @@ def test_overall_is_the_mean_of_the_tasks(store: Path, keys: list[str]) -> None:
     found = metric_of(a, b, "geneval/overall")
     assert found.a == pytest.approx(1 / 6)
     assert found.difference.value == pytest.approx(1 / 6)
-    assert found.n_unpaired > 0
+    assert found.difference.n_unpaired > 0
 
 
 def test_what_cannot_be_compared_says_why(store: Path, keys: list[str]) -> None:

@@ -9,7 +9,8 @@ from dashboards.numbers import fixed
 from dashboards.pair import pair_markdown
 from dashboards.regions import CellRegions, regions_markdown
 from dashboards.render import render
-from dashboards.table import Comparison, Estimate
+from dashboards.table import Comparison
+from mulosd.types import Estimate
 from tests.unit.dashboards.test_pair import PAIR
 from tests.unit.dashboards.test_table import row, table_of
 

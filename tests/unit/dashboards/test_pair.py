@@ -4,10 +4,10 @@ import json
 from dataclasses import replace
 
 from dashboards.pair import Change, Pair, PairMetric, Setting, pair_json, pair_markdown
-from dashboards.table import Estimate
+from mulosd.types import Estimate
 
 SCORED = PairMetric(
-    "geneval/overall", "higher", "share", 0.75, 0.5, Estimate(0.25, (0.1, 0.4), 40), n_prompts=40, n_unpaired=2,
+    "geneval/overall", "higher", "share", 0.75, 0.5, Estimate(0.25, (0.1, 0.4), 40, 40, 2),
     wins=(12, 26, 2), win_rate=0.625, test="McNemar, exact (12 and 2)", p_value=0.0129, judged="A better",
 )  # fmt: skip
 NULL = PairMetric("fd_effnet", "lower", "", 12.345, 99.5, Estimate(None, reason="no values per sample"))
@@ -32,7 +32,7 @@ def test_markdown() -> None:
 
 def test_numbers_of_prompts_and_images() -> None:
     def counted(n: int, prompts: int) -> str:
-        one = replace(SCORED, difference=Estimate(0.1, None, n), n_prompts=prompts)
+        one = replace(SCORED, difference=Estimate(0.1, None, n, prompts))
         return pair_markdown(replace(PAIR, metrics=(one,))).splitlines()[5].split(" | ")[5]
 
     assert [counted(40, 40), counted(40, 10), counted(41, 10)] == ["40", "10 × 4", "41 in 10"]
@@ -52,4 +52,5 @@ def test_json_keeps_full_precision() -> None:
     pair = replace(PAIR, metrics=(replace(SCORED, a=value),))
     content = json.loads(pair_json(pair))
     assert content["metrics"][0]["a"] == value
-    assert content["metrics"][0]["difference"]["interval"] == [0.1, 0.4]
+    assert content["metrics"][0]["difference"] == {"value": 0.25, "interval": [0.1, 0.4], "n": 40, "reason": ""}
+    assert [content["metrics"][0][key] for key in ("n_prompts", "n_unpaired")] == [40, 2]

@@ -14,9 +14,9 @@ from dashboards.plots import save_quality_plot, series_of
 from dashboards.regions import REGIONS, CellRegions, save_region_maps
 from dashboards.render import to_markdown
 from dashboards.rows import CellRow, Picture
-from dashboards.table import Comparison, Estimate, Table, build_table
+from dashboards.table import Comparison, Table, build_table
 from mulosd.errors import DataError, EnvironmentProblem
-from mulosd.types import STATUS_ACCEPTED, STATUS_EXPANDED, STATUS_REJECTED, STATUS_SAMPLED
+from mulosd.types import STATUS_ACCEPTED, STATUS_EXPANDED, STATUS_REJECTED, STATUS_SAMPLED, Estimate
 
 RED = np.full((32, 32, 3), (250, 10, 20), np.uint8)
 

@@ -9,8 +9,9 @@ import pytest
 from dashboards.entries import format_value
 from dashboards.render import render
 from dashboards.rows import CellRow
-from dashboards.table import COLUMNS, Comparison, Estimate, Table, build_table
+from dashboards.table import COLUMNS, Comparison, Table, build_table
 from mulosd.errors import ConfigError
+from mulosd.types import Estimate
 
 IDS = [f"scenes/{i}/0" for i in range(4)]
 

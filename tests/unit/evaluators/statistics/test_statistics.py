@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from evaluators.statistics import intervals as stats
 from mulosd.errors import DataError
+from mulosd.types import Estimate, Interval
 
 
 def per_sample(values: np.ndarray) -> dict[str, float]:
@@ -157,8 +158,8 @@ def test_ratio_of_totals_is_not_the_mean_of_ratios() -> None:
     ],
 )
 def test_non_inferiority(limits: tuple | None, direction: str, verdict: str, limit: float | None) -> None:
-    interval = stats.Interval(*limits) if limits else None
-    estimate = stats.Estimate(0.0, interval, 100, 100)
+    interval = Interval(*limits) if limits else None
+    estimate = Estimate(0.0, interval, 100, 100)
     decided = stats.non_inferiority(estimate, margin=0.05, direction=direction)
     assert (decided.verdict, decided.limit) == (verdict, limit)
 
@@ -166,7 +167,7 @@ def test_non_inferiority(limits: tuple | None, direction: str, verdict: str, lim
 @pytest.mark.parametrize("margin", [0.0, -0.1, math.nan, math.inf])
 def test_a_margin_is_positive_and_finite(margin: float) -> None:
     with pytest.raises(ValueError, match="margin"):
-        stats.non_inferiority(stats.Estimate(0, None, 1, 1), margin=margin)
+        stats.non_inferiority(Estimate(0, None, 1, 1), margin=margin)
 
 
 def test_coverage_of_clustered_proportions() -> None:
