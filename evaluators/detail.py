@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from evaluators.geneval.rules import Thresholds, select_instances
 from evaluators.geneval.types import Detection, PatternDetector
 from evaluators.images import MissingImage, row_image, row_metadata
-from evaluators.state import Record, SampleState, state_of
+from evaluators.state import Record, SampleState, reasons_of, state_of
 from evaluators.statistics.intervals import bootstrap_proportion, describe_bootstrap
 from evaluators.types import Metric, Row
 from mulosd.types import Image
@@ -105,6 +105,7 @@ class DetailEvaluator:
             protocol={**self.protocol(), "interval": describe_bootstrap(proportion=True)},
             reason=reason or (estimate.reason if estimate else ""),
             per_sample=scores,
+            missing=reasons_of(state.records),
         )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any, Literal
 
-from evaluators.state import Record, SampleState, state_of
+from evaluators.state import Record, SampleState, reasons_of, state_of
 from evaluators.statistics.intervals import bootstrap_mean, describe_bootstrap, ratio_of_totals
 from evaluators.types import Metric, Row
 from mulosd.errors import DataError
@@ -67,7 +67,7 @@ class SpeedEvaluator:
     def _record(self, row: Row) -> Record:
         sample_id = row["sample_id"]
         if row.get("error"):
-            return {"sample_id": sample_id, "status": "missing"}
+            return {"sample_id": sample_id, "status": "missing", "reason": row["error"]}
         absent = [name for name in COUNTERS if row.get(name) is None]
         if absent or row.get("token_ids") is None:
             what = absent[0] if absent else "token_ids"
@@ -105,6 +105,7 @@ class SpeedEvaluator:
             protocol={**self.protocol(), "aggregate": "mean over images", "interval": describe_bootstrap()},
             reason=estimate.reason if estimate else "no decoded image",
             per_sample=dict(scores),
+            missing=reasons_of(state.records),
         )
 
     def _step_ratio(self, tokens: Scores, forwards: Scores, state: SampleState) -> Metric:
@@ -122,6 +123,7 @@ class SpeedEvaluator:
             protocol={**self.protocol(), "aggregate": "ratio of totals", "interval": describe_bootstrap()},
             reason=estimate.reason if estimate else "no decoded image",
             per_sample={key: tokens[key] / forwards[key] for key in forwards},
+            missing=reasons_of(state.records),
         )
 
 

@@ -46,6 +46,15 @@ class SampleState:
         return {key: self.records[key] for key in sorted(self.records) if self.records[key]["status"] == status}
 
 
+def reasons_of(records: Mapping[str, Record]) -> dict[str, str]:
+    """Why the records without a score have none, sorted by sample id."""
+    return {
+        key: str(records[key].get("reason") or "no score")
+        for key in sorted(records)
+        if records[key]["status"] != "scored"
+    }
+
+
 def state_of(records: Iterable[Record]) -> SampleState:
     """A state from records that carry their `sample_id`; raises ValueError on a duplicate."""
     by_id: dict[str, Record] = {}

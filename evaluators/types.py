@@ -18,7 +18,8 @@ class Metric:
 
     value None means "cannot be judged", then `reason` says why. interval: 95 % limits or None.
     n: scored items; n_missing: items that have no score (failed or unreadable).
-    per_sample: sample_id -> value where the metric is a mean over samples, for paired comparisons.
+    per_sample: sample_id -> value where the metric is a mean over samples, for paired comparisons; `<sample_id>#<id>`
+    where it is one over questions. missing: sample_id -> why it has no value there.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Metric:
     protocol: dict[str, Any] = field(default_factory=dict)
     reason: str = ""
     per_sample: dict[str, float] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
 
     def finite(self) -> "Metric":
         """The metric without numbers that are not finite: samples become missing, the value and its limits null."""
@@ -42,7 +44,9 @@ class Metric:
             return self
         reason = f"{lost} scores are not finite" if lost else "the value or its interval is not finite"
         n, n_missing = self.n - lost, self.n_missing + lost
-        return replace(self, value=None, interval=None, reason=reason, n=n, n_missing=n_missing, per_sample=kept)
+        missing = {**self.missing, **dict.fromkeys(self.per_sample.keys() - kept.keys(), "the score is not finite")}
+        nulled = replace(self, value=None, interval=None, reason=reason, n=n, n_missing=n_missing)
+        return replace(nulled, per_sample=kept, missing=missing)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-serialisable form."""

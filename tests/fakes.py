@@ -176,7 +176,8 @@ class MeanEvaluator:
 
         images = {row["sample_id"]: image_array(row) for row in rows}
         means = {key: None if image is None else float(image.mean()) for key, image in images.items()}
-        return SampleState({key: {"mean": mean} for key, mean in means.items()})
+        errors = {row["sample_id"]: row["error"] for row in rows}
+        return SampleState({key: {"mean": mean, "error": errors[key]} for key, mean in means.items()})
 
     def merge(self, a: SampleState, b: SampleState) -> SampleState:
         return a.merge(b)
@@ -185,7 +186,9 @@ class MeanEvaluator:
         values = {key: record["mean"] for key, record in state.records.items() if record["mean"] is not None}
         mean = float(np.mean(list(values.values()))) if values else None
         missing = len(state.records) - len(values)
-        return [Metric("mean", mean, "none", "", len(values), missing, self.version, per_sample=values)]
+        reasons = {key: record["error"] for key, record in state.records.items() if record["mean"] is None}
+        counts = (len(values), missing)
+        return [Metric("mean", mean, "none", "", *counts, self.version, per_sample=values, missing=reasons)]
 
 
 def target_ids() -> tuple[str, ...]:

@@ -7,11 +7,12 @@ counted; a prompt without questions, or with one the answerer cannot judge, make
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from evaluators.dpg.rules import CATEGORIES, Policy, Question, after_dependency, is_yes, mean_score, parse_questions
 from evaluators.images import MissingImage, row_image, row_metadata
-from evaluators.state import Record, SampleState, state_of
+from evaluators.state import Record, SampleState, reasons_of, state_of
 from evaluators.statistics.intervals import bootstrap_proportion, describe_bootstrap, prompt_of
 from evaluators.types import Metric, Row
 from mulosd.types import Estimate, Image
@@ -120,14 +121,17 @@ class DpgEvaluator:
         num_missing = len(state.select("missing"))
         per_sample = {key: POINTS * score for key, score in scores.items()}
         protocol = {"n_prompts": len(means)}
-        return self._metric("overall", estimate, reason, len(scores), num_missing, per_sample, protocol)
+        metric = self._metric("overall", estimate, reason, len(scores), num_missing, per_sample, protocol)
+        return replace(metric, missing=reasons_of(state.records))
 
     def _category(self, name: str, answers: Mapping[str, Mapping[str, Any]], null: str) -> Metric:
         values = {key: a[self._policy.category_values] for key, a in answers.items() if a["answer"] is not None}
         reason = null or ("" if values else f"no answered question of {name}")
         estimate = None if reason else bootstrap_proportion(values)
         per_answer = {key: POINTS * value for key, value in values.items()}
-        return self._metric(name, estimate, reason, len(values), len(answers) - len(values), per_answer, {})
+        metric = self._metric(name, estimate, reason, len(values), len(answers) - len(values), per_answer, {})
+        missing = {key: answer["reason"] or "no answer" for key, answer in answers.items() if answer["answer"] is None}
+        return replace(metric, missing=missing)
 
     def _metric(
         self,
@@ -163,7 +167,11 @@ def _asked(state: SampleState, *, every: bool) -> dict[str, Mapping[str, Any]]:
         if prompt not in last or _image_index(key) > _image_index(last[prompt]):
             last[prompt] = key
     chosen = sorted(state.records) if every else sorted(last.values())
-    return {f"{key}#{answer['id']}": answer for key in chosen for answer in state.records[key]["answers"]}
+    return {
+        f"{key}#{answer['id']}": {**answer, "reason": state.records[key].get("reason", "")}
+        for key in chosen
+        for answer in state.records[key]["answers"]
+    }
 
 
 def _image_index(sample_id: str) -> int:

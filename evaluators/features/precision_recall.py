@@ -7,6 +7,7 @@ equal points have distance exactly 0. Both fall with n being small, so they comp
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -56,7 +57,8 @@ class PrecisionRecallEvaluator(FeatureEvaluator):
                 f"needs more than {self._neighbours} images on each side to have {self._neighbours} neighbours, "
                 f"has {sizes[0]} and {sizes[1]}"
             )
-            return [self._metric(name, {}, sets.num_missing, sizes, reason) for name in ("precision", "recall")]
+            metrics = [self._metric(name, {}, sets.num_missing, sizes, reason) for name in ("precision", "recall")]
+            return self._with_missing(metrics, state)
         options: dict[str, Any] = {"neighbours": self._neighbours, "boundary": self._boundary}
         precise = in_manifold(sets.decoded, reference, **options)
         recalled = in_manifold(sets.reference, sets.decoded, **options)
@@ -64,7 +66,14 @@ class PrecisionRecallEvaluator(FeatureEvaluator):
             "precision": dict(zip(sets.decoded_ids, map(float, precise), strict=True)),
             "recall": dict(zip(sets.reference_ids, map(float, recalled), strict=True)),
         }
-        return [self._metric(name, scores, sets.num_missing, sizes, "") for name, scores in inside.items()]
+        metrics = [self._metric(name, scores, sets.num_missing, sizes, "") for name, scores in inside.items()]
+        return self._with_missing(metrics, state)
+
+    def _with_missing(self, metrics: list[Metric], state: FeatureState) -> list[Metric]:
+        """Precision judges decoded images, recall the references, of which none is missing."""
+        precision, recall = metrics
+        reason = "the image is missing, or its features are not finite"
+        return [replace(precision, missing=dict.fromkeys(sorted(state.missing), reason)), recall]
 
     def _metric(
         self, name: str, scores: dict[str, float], num_missing: int, sizes: tuple[int, int], reason: str

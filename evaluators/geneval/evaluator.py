@@ -13,7 +13,7 @@ from typing import Any
 from evaluators.geneval.rules import Thresholds, judge, select_instances
 from evaluators.geneval.types import ColorClassifier, Detection, Detector
 from evaluators.images import MissingImage, row_image, row_metadata
-from evaluators.state import Record, SampleState, state_of
+from evaluators.state import Record, SampleState, reasons_of, state_of
 from evaluators.statistics.intervals import bootstrap_proportion, describe_bootstrap, paired_difference, prompt_of
 from evaluators.types import Metric, Row
 from mulosd.errors import DataError
@@ -142,6 +142,7 @@ class GenEvalEvaluator:
             protocol={**self.protocol(), "interval": describe_bootstrap(strata="task", proportion=True)},
             reason=reason or (estimate.reason if estimate else ""),
             per_sample={} if any_of else scores,
+            missing={} if any_of else reasons_of(records),
         )
 
 

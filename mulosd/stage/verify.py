@@ -155,6 +155,20 @@ def _score_problems(folder: Path) -> list[Problem]:
             continue
         if not intact:
             found.append(Problem(path, f"{path} does not match its manifest; delete the file and run again."))
+    return [*found, *_sample_problems(folder)]
+
+
+def _sample_problems(folder: Path) -> list[Problem]:
+    """Of the files of scores per sample that metrics.json names."""
+    found = []
+    for result in read_json(folder / "metrics.json").get("results", {}).values():
+        if "samples" in result:
+            path = folder / result["samples"]["file"]
+            try:
+                if sha256_hex(read_bytes(path)) != result["samples"]["sha256"]:
+                    found.append(Problem(path, f"{path} does not match metrics.json; delete the file and run again."))
+            except DataError as error:
+                found.append(Problem(path, str(error)))
     return found
 
 

@@ -31,6 +31,7 @@ COMMANDS = {
     "convert": "pipelines.cli.checkpoints:convert",
     "demo": "pipelines.cli.demo:demo",
     "doctor": "pipelines.cli.checkpoints:doctor",
+    "export": "pipelines.cli.results:export",
     "fetch": "pipelines.cli.checkpoints:fetch",
     "gallery": "pipelines.cli.results:gallery",
     "generate": "pipelines.cli.single:generate",

@@ -43,6 +43,20 @@ def compare(a: str, b: str, store: Path | None, sweep_key: str | None, out: Path
 
 
 @click.command()
+@click.argument("store", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="File to write, .parquet or .csv.")
+@click.option("--sweep-key", help="Which sweep of the store (default: the last one).")
+@click.option("--dry-run", is_flag=True, help="Read and check the scores; write nothing.")
+def export(store: Path, out: Path, sweep_key: str | None, dry_run: bool) -> None:
+    """Write the scores of a sweep as one long table: a row per cell, metric and sample, with method and knobs."""
+    from pipelines.store.layout import Store
+    from pipelines.store.long_table import export_scores
+
+    rows, columns = export_scores(Store.existing(store), out, sweep_key, dry_run=dry_run)
+    click.echo(f"{'would write' if dry_run else 'wrote'} {rows:,} rows of {columns} columns: {out}")
+
+
+@click.command()
 @click.argument("source", metavar="[DIR]", type=click.Path(path_type=Path), required=False)
 @click.option("--format", "form", type=click.Choice(FORMATS), default="md", show_default=True)
 @click.option("--sweep-key", help="Which sweep (default: the last one).")

@@ -34,10 +34,10 @@ from pipelines.run.score_jobs import (
     basis_of,
     finish_job,
     is_scored,
-    num_pickled,
     record_state,
     score_jobs,
     score_tasks,
+    warn_of_pickles,
 )
 from pipelines.store.layout import Store, is_complete
 from pipelines.work.decode import check_recorded
@@ -263,10 +263,7 @@ def _score(run: _Run, get_executor: Callable[[], Executor]) -> None:
             locks.enter_context(run.store.lock_cell(key))
         open_jobs = [job for job in open_jobs if not is_scored(job)]
         run.scores_cached = len(jobs) - len(open_jobs)
-        if num := num_pickled(open_jobs):
-            log.warning(
-                "%d score states are pickles of version 0.1, which are not read; their chunks are scored again", num
-            )
+        warn_of_pickles(open_jobs)
         _score_chunks(run, jobs, open_jobs, get_executor)
 
 

@@ -1,6 +1,7 @@
 """Scores of a cell: chunk states, cached by the content of the chunk, merged and finalised into metrics.json.
 
-    scores/<evaluator>-<hash(version, protocol)>/  chunk-00000.json ..., manifest.json, metrics.json
+    scores/<evaluator>-<hash(version, protocol)>/
+        chunk-00000.json ..., manifest.json, metrics.json, samples-<basis>.parquet (scores per sample)
 
 metrics.json keeps one result per basis (the exact chunks and rows it rests on), because sweeps with different
 limits share cells. Results whose chunks were replaced are dropped with them. What is damaged counts as missing and is
@@ -10,7 +11,8 @@ An evaluator with a `source` scores nothing itself: it finalises the states of t
 the same context), so that features are computed once per chunk for all metrics that rest on them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ from pipelines.store.layout import Store
 from pipelines.store.scores import METRICS, score_folder
 from pipelines.work.score import load_state
 from pipelines.work.tasks import EvaluatorSpec, ScoreTask, StateReport, resolve
+
+log = logging.getLogger(__name__)
 
 PICKLED = ".state"  # ending of the states of version 0.1
 
@@ -102,7 +106,8 @@ def basis_of(store: Store, cell: Cell) -> Basis:
 
 def is_scored(job: ScoreJob) -> bool:
     """Whether metrics.json holds the result on this basis, and everything that it rests on is there and whole."""
-    if job.digest not in _results(job.folder) or not _is_whole(job.folder / MANIFEST):
+    result = _results(job.folder).get(job.digest, {})
+    if not _has_samples(job.folder, result) or not _is_whole(job.folder / MANIFEST):
         return False
     return job.states != job.folder or not _stale(job)
 
@@ -139,14 +144,18 @@ def record_state(report: StateReport, folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def num_pickled(jobs: Sequence[ScoreJob]) -> int:
-    """States of version 0.1 among those that the jobs rest on: pickles, which are not read."""
+def warn_of_pickles(jobs: Sequence[ScoreJob]) -> None:
+    """Say how many states of version 0.1 the jobs make again: pickles, which are not read."""
     folders = {job.states: {part[0] for part in job.basis} for job in jobs}
-    return sum(
+    num = sum(
         name.endswith(PICKLED) and state.index in indices
         for folder, indices in folders.items()
         for name, state in _states(folder).items()
     )
+    if num:
+        log.warning(
+            "%d score states are pickles of version 0.1, which are not read; their chunks are scored again", num
+        )
 
 
 def finish_job(job: ScoreJob, *, current_chunks: frozenset[str]) -> list[Metric]:
@@ -169,12 +178,39 @@ def finish_job(job: ScoreJob, *, current_chunks: frozenset[str]) -> list[Metric]
     results[job.digest] = {
         "basis": [list(part) for part in job.basis],
         "metrics": [metric.to_json() for metric in metrics],
+        "samples": _publish_samples(job, metrics),
     }
     header = {"evaluator": job.evaluator.name, "version": job.evaluator.version, "protocol": job.evaluator.protocol()}
     if not _is_whole(job.folder / MANIFEST):
         publish_json(job.folder / MANIFEST, {"files": {}})  # its states are with the source
     publish_json(path, {**header, "results": results})
+    kept = {result["samples"]["file"] for result in results.values() if "samples" in result}
+    for old_file in job.folder.glob("samples-*.parquet"):
+        if old_file.name not in kept:
+            old_file.unlink()
     return metrics
+
+
+def _publish_samples(job: ScoreJob, metrics: Sequence[Metric]) -> dict[str, str]:
+    """Write the scores per sample beside metrics.json; the file's name and digest."""
+    from mulosd.stage.scores import publish_scores
+
+    rows = []
+    for metric in metrics:
+        for key, value in [*metric.per_sample.items(), *metric.missing.items()]:
+            sample_id, _, question = key.partition("#")
+            score = {"value": None, "reason": value} if isinstance(value, str) else {"value": value, "reason": ""}
+            rows.append({"metric": metric.name, "sample_id": sample_id, "question": question, **score})
+    path = job.folder / f"samples-{job.digest}.parquet"
+    return {"file": path.name, "sha256": publish_scores(path, rows)}
+
+
+def _has_samples(folder: Path, result: Mapping[str, Any]) -> bool:
+    """Whether a result's scores per sample are there and whole; version 0.1 wrote none."""
+    if "samples" not in result:
+        return False
+    path = folder / result["samples"]["file"]
+    return path.is_file() and sha256_hex(path.read_bytes()) == result["samples"]["sha256"]
 
 
 def _stale(job: ScoreJob) -> list[tuple[int, str, int]]:

@@ -15,8 +15,9 @@ from pipelines.cli.main import cli, main
 from pipelines.cli.single import parse_knobs
 
 ROOT = Path(__file__).parents[4]
-COMMANDS = ["animate", "bench", "card", "compare", "convert", "demo", "doctor", "fetch", "gallery", "generate"]
-COMMANDS += ["measure", "methods", "plan", "regions", "run", "stage", "submit", "sync", "table", "track", "train", "ui"]
+COMMANDS = ["animate", "bench", "card", "compare", "convert", "demo", "doctor", "export", "fetch", "gallery"]
+COMMANDS += ["generate", "measure", "methods", "plan", "regions", "run", "stage", "submit", "sync", "table", "track"]
+COMMANDS += ["train", "ui"]
 
 
 def command_of(name: str) -> click.Command:
