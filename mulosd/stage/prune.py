@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from mulosd.stage.conditions import condition_entries, staged_keys
 from mulosd.stage.manifest import write_manifest
 from mulosd.stage.repair import QUARANTINE
 
+TEMP_FILES = ".*.tmp*"  # SQLite's journal is named after its file
 STALE_S = 3600.0  # a temp file outside a locked cell may be in the making; none takes an hour
 
 
@@ -34,12 +35,17 @@ class Removable:
 
 def leftovers(folder: Path, *, stale_s: float = 0.0) -> Iterator[Removable]:
     """Temp files below `folder` that are older than `stale_s`, and a cell's quarantine."""
+    yield from temp_files(folder.rglob(TEMP_FILES), stale_s=stale_s)
     quarantine = folder / QUARANTINE
-    for path in sorted(folder.rglob(".*.tmp")):
-        if path.is_file() and time.time() - path.stat().st_mtime >= stale_s:
-            yield Removable(path, "temp file of a writer that was killed", path.stat().st_size)
     if quarantine.is_dir():
         yield removable(quarantine, "damaged files that repair moved away")
+
+
+def temp_files(paths: Iterable[Path], *, stale_s: float) -> Iterator[Removable]:
+    """Those of the temp files `paths` that are older than `stale_s`."""
+    for path in sorted(paths):
+        if path.is_file() and time.time() - path.stat().st_mtime >= stale_s:
+            yield Removable(path, "temp file of a writer that was killed", path.stat().st_size)
 
 
 def unused_conditions(folder: Path, used: Collection[str], *, dry_run: bool = False) -> list[Removable]:

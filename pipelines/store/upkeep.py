@@ -8,7 +8,7 @@ from mulosd.errors import ConfigError, DataError, EnvironmentProblem
 from mulosd.files.publish import read_json
 from mulosd.methods import METHODS, configure
 from mulosd.stage.manifest import MANIFEST, read_manifest
-from mulosd.stage.prune import STALE_S, Removable, leftovers, removable, unused_conditions
+from mulosd.stage.prune import STALE_S, TEMP_FILES, Removable, leftovers, removable, temp_files, unused_conditions
 from mulosd.stage.repair import QUARANTINE, Action, repair_cell, repair_conditions
 from mulosd.stage.verify import Problem
 from pipelines.store.layout import CONDITIONS, LOCK, Store
@@ -98,6 +98,7 @@ def prune_store(store: Store, *, unused: bool = False, dry_run: bool = False) ->
     inside = ("cells", CONDITIONS, QUARANTINE)
     others = [path for path in sorted(store.root.glob("*")) if path.is_dir() and path.name not in inside]
     found = [item for folder in [*others, *condition_folders(store)] for item in leftovers(folder, stale_s=STALE_S)]
+    found += temp_files(store.root.glob(TEMP_FILES), stale_s=STALE_S)
     if (store.root / QUARANTINE).is_dir():
         found.append(removable(store.root / QUARANTINE, "damaged records that repair moved away"))
     yield from _removed(found, dry_run)

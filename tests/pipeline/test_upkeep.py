@@ -1,5 +1,6 @@
 """`mulosd stage` on a store: repair and run again gives the sound store; prune removes what nobody needs."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,15 @@ def test_prune_unused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     damage(next(store.root.glob("sweeps/*/sweep.json")))
     with pytest.raises(DataError, match="unused data cannot be determined"):
         list(prune_store(store, unused=True))
+
+
+def test_prune_finds_what_a_killed_maker_of_the_tracking_file_left(store: Store) -> None:
+    old, young = store.root / ".mlflow.db.abc.tmp-journal", store.root / ".mlflow.db.abd.tmp"
+    for path in (old, young):
+        path.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    assert [str(item).partition(":")[0] for item in prune_store(store)] == [str(old)]
+    assert (old.exists(), young.exists()) == (False, True)
 
 
 def test_export(store: Store, tmp_path: Path) -> None:
