@@ -14,7 +14,7 @@ from evaluators.images import MissingImage, row_image, row_metadata
 from evaluators.state import Record, SampleState, reasons_of, state_of
 from evaluators.statistics.intervals import bootstrap_proportion, describe_bootstrap
 from evaluators.types import Metric, Row
-from mulosd.types import Image
+from mulosd.types import Estimate, Image
 
 
 class Reading(NamedTuple):
@@ -92,18 +92,18 @@ class DetailEvaluator:
     def _metric(self, name: str, field: str, state: SampleState, null: str) -> Metric:
         scores = {key: float(record[field]) for key, record in state.select("scored").items()}
         reason = null or ("" if scores else "no scored image")
-        estimate = None if reason else bootstrap_proportion(scores)
+        estimate = Estimate(None, reason=reason) if reason else bootstrap_proportion(scores)
         return Metric(
             name=f"detail/{name}",
-            value=estimate.value if estimate else None,
+            value=estimate.value,
             direction="higher",
             unit="share of images",
             n=len(scores),
             n_missing=len(state.select("missing")),
             version=self.version,
-            interval=estimate.interval if estimate else None,
+            interval=estimate.interval,
             protocol={**self.protocol(), "interval": describe_bootstrap(proportion=True)},
-            reason=reason or (estimate.reason if estimate else ""),
+            reason=estimate.reason,
             per_sample=scores,
             missing=reasons_of(state.records),
         )

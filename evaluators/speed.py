@@ -12,10 +12,12 @@ from evaluators.state import Record, SampleState, reasons_of, state_of
 from evaluators.statistics.intervals import bootstrap_mean, describe_bootstrap, ratio_of_totals
 from evaluators.types import Metric, Row
 from mulosd.errors import DataError
-from mulosd.types import COUNTERS, FORWARD_KINDS
+from mulosd.types import COUNTERS, FORWARD_KINDS, Estimate
 
 Scores = Mapping[str, float]
 Direction = Literal["higher", "lower", "none"]
+
+NOTHING = Estimate(None, reason="no decoded image")
 
 
 class SpeedEvaluator:
@@ -92,36 +94,36 @@ class SpeedEvaluator:
         return [replace(metric, n_missing=len(state.records) - len(taus))]
 
     def _mean(self, name: str, scores: Scores, direction: Direction, unit: str, state: SampleState) -> Metric:
-        estimate = bootstrap_mean(scores) if scores else None
+        estimate = bootstrap_mean(scores) if scores else NOTHING
         return Metric(
             name=f"speed/{name}",
-            value=estimate.value if estimate else None,
+            value=estimate.value,
             direction=direction,
             unit=unit,
             n=len(scores),
             n_missing=len(state.select("missing")),
             version=self.version,
-            interval=estimate.interval if estimate else None,
+            interval=estimate.interval,
             protocol={**self.protocol(), "aggregate": "mean over images", "interval": describe_bootstrap()},
-            reason=estimate.reason if estimate else "no decoded image",
+            reason=estimate.reason,
             per_sample=dict(scores),
             missing=reasons_of(state.records),
         )
 
     def _step_ratio(self, tokens: Scores, forwards: Scores, state: SampleState) -> Metric:
         """N / forwards: how many AR steps one forward stands for; a ratio of totals, per_sample its paired form."""
-        estimate = ratio_of_totals(tokens, forwards) if forwards else None
+        estimate = ratio_of_totals(tokens, forwards) if forwards else NOTHING
         return Metric(
             name="speed/step_ratio",
-            value=estimate.value if estimate else None,
+            value=estimate.value,
             direction="higher",
             unit="target tokens per forward",
             n=len(forwards),
             n_missing=len(state.select("missing")),
             version=self.version,
-            interval=estimate.interval if estimate else None,
+            interval=estimate.interval,
             protocol={**self.protocol(), "aggregate": "ratio of totals", "interval": describe_bootstrap()},
-            reason=estimate.reason if estimate else "no decoded image",
+            reason=estimate.reason,
             per_sample={key: tokens[key] / forwards[key] for key in forwards},
             missing=reasons_of(state.records),
         )

@@ -117,36 +117,35 @@ class DpgEvaluator:
             by_prompt.setdefault(prompt_of(key), []).append(score)
         means = {f"{prompt}/mean": sum(values) / len(values) for prompt, values in by_prompt.items()}
         reason = null or ("" if means else "no scored image")
-        estimate = None if reason else bootstrap_proportion(means)
+        estimate = Estimate(None, reason=reason) if reason else bootstrap_proportion(means)
         num_missing = len(state.select("missing"))
         per_sample = {key: POINTS * score for key, score in scores.items()}
         protocol = {"n_prompts": len(means)}
-        metric = self._metric("overall", estimate, reason, len(scores), num_missing, per_sample, protocol)
+        metric = self._metric("overall", estimate, len(scores), num_missing, per_sample, protocol)
         return replace(metric, missing=reasons_of(state.records))
 
     def _category(self, name: str, answers: Mapping[str, Mapping[str, Any]], null: str) -> Metric:
         values = {key: a[self._policy.category_values] for key, a in answers.items() if a["answer"] is not None}
         reason = null or ("" if values else f"no answered question of {name}")
-        estimate = None if reason else bootstrap_proportion(values)
+        estimate = Estimate(None, reason=reason) if reason else bootstrap_proportion(values)
         per_answer = {key: POINTS * value for key, value in values.items()}
-        metric = self._metric(name, estimate, reason, len(values), len(answers) - len(values), per_answer, {})
+        metric = self._metric(name, estimate, len(values), len(answers) - len(values), per_answer, {})
         missing = {key: answer["reason"] or "no answer" for key, answer in answers.items() if answer["answer"] is None}
         return replace(metric, missing=missing)
 
     def _metric(
         self,
         name: str,
-        estimate: Estimate | None,
-        reason: str,
+        estimate: Estimate,
         n: int,
         num_missing: int,
         scores: dict[str, float],
         protocol: dict[str, Any],
     ) -> Metric:
-        limits = estimate.interval if estimate else None
+        value, limits = estimate.value, estimate.interval
         return Metric(
             name=f"dpg/{name}",
-            value=POINTS * estimate.value if estimate and estimate.value is not None else None,
+            value=None if value is None else POINTS * value,
             direction="higher",
             unit="points of 100",
             n=n,
@@ -154,7 +153,7 @@ class DpgEvaluator:
             version=self.version,
             interval=(POINTS * limits.low, POINTS * limits.high) if limits else None,
             protocol={**self.protocol(), **protocol, "interval": describe_bootstrap(proportion=True)},
-            reason=reason or (estimate.reason if estimate else ""),
+            reason=estimate.reason,
             per_sample=scores,
         )
 

@@ -129,18 +129,21 @@ class GenEvalEvaluator:
         if any_of:
             scores, tags = _per_prompt(scores), {f"{prompt_of(key)}/any": tag for key, tag in tags.items()}
         reason = null or ("" if scores else "no scored image")
-        estimate = None if reason else bootstrap_proportion(scores, strata=tags, pooled=not mean_of_tasks)
+        if reason:
+            estimate = Estimate(None, reason=reason)
+        else:
+            estimate = bootstrap_proportion(scores, strata=tags, pooled=not mean_of_tasks)
         return Metric(
             name=f"geneval/{name}",
-            value=estimate.value if estimate else None,
+            value=estimate.value,
             direction="higher",
             unit="share of prompts" if any_of else "share of images",
             n=len(scores),
             n_missing=sum(record["status"] == "missing" for record in records.values()),
             version=self.version,
-            interval=estimate.interval if estimate else None,
+            interval=estimate.interval,
             protocol={**self.protocol(), "interval": describe_bootstrap(strata="task", proportion=True)},
-            reason=reason or (estimate.reason if estimate else ""),
+            reason=estimate.reason,
             per_sample={} if any_of else scores,
             missing={} if any_of else reasons_of(records),
         )
