@@ -8,8 +8,7 @@ from typing import Any
 from dashboards.markdown import escape, markdown_table
 from dashboards.numbers import DASH, fixed
 from dashboards.render import ARROWS
-from dashboards.table import Direction
-from mulosd.types import Estimate
+from mulosd.types import Direction, Estimate
 
 
 @dataclass(frozen=True)

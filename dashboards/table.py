@@ -7,12 +7,11 @@ None with its reason, which becomes a footnote; it is never 0 and never dropped.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from dashboards.rows import CellRow
-from mulosd.types import Estimate, Interval
+from mulosd.types import Direction, Estimate, Interval
 
-Direction = Literal["higher", "lower", "none"]
 CONTROLS = ("ar", "draft-only")  # first in every table, in this order
 
 

@@ -6,16 +6,13 @@ A forward counts for an image when the image has a real query in the call; forwa
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
 from evaluators.state import Record, SampleState, reasons_of, state_of
 from evaluators.statistics.intervals import bootstrap_mean, describe_bootstrap, ratio_of_totals
 from evaluators.types import Metric, Row
 from mulosd.errors import DataError
-from mulosd.types import COUNTERS, FORWARD_KINDS, Estimate
-
-Scores = Mapping[str, float]
-Direction = Literal["higher", "lower", "none"]
+from mulosd.types import COUNTERS, FORWARD_KINDS, Direction, Estimate, Values
 
 NOTHING = Estimate(None, reason="no decoded image")
 
@@ -93,7 +90,7 @@ class SpeedEvaluator:
         metric = self._mean("chosen_tau", taus, "none", "pooled probability", state)
         return [replace(metric, n_missing=len(state.records) - len(taus))]
 
-    def _mean(self, name: str, scores: Scores, direction: Direction, unit: str, state: SampleState) -> Metric:
+    def _mean(self, name: str, scores: Values, direction: Direction, unit: str, state: SampleState) -> Metric:
         estimate = bootstrap_mean(scores) if scores else NOTHING
         return Metric(
             name=f"speed/{name}",
@@ -110,7 +107,7 @@ class SpeedEvaluator:
             missing=reasons_of(state.records),
         )
 
-    def _step_ratio(self, tokens: Scores, forwards: Scores, state: SampleState) -> Metric:
+    def _step_ratio(self, tokens: Values, forwards: Values, state: SampleState) -> Metric:
         """N / forwards: how many AR steps one forward stands for; a ratio of totals, per_sample its paired form."""
         estimate = ratio_of_totals(tokens, forwards) if forwards else NOTHING
         return Metric(

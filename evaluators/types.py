@@ -7,7 +7,9 @@ An evaluator reads staged rows only. `score` turns one chunk into a state, `merg
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
+
+from mulosd.types import Direction
 
 Row = Mapping[str, Any]
 
@@ -24,7 +26,7 @@ class Metric:
 
     name: str
     value: float | None
-    direction: Literal["higher", "lower", "none"]
+    direction: Direction
     unit: str
     n: int
     n_missing: int

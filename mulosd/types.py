@@ -4,8 +4,9 @@ Frozen or plain dataclasses of numbers, strings and numpy arrays; picklable, nev
 This module imports numpy only, so that planning and tables stay light.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,9 @@ Floats32 = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Image = npt.NDArray[np.uint8]  # [height, width, 3], RGB
+
+Direction = Literal["higher", "lower", "none"]  # which values of a metric are better
+Values = Mapping[str, float]  # sample_id -> value
 
 # Cells of a status map [H, W] (uint8), as drawn by the gallery.
 STATUS_ACCEPTED = 0

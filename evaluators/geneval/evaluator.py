@@ -17,13 +17,11 @@ from evaluators.state import Record, SampleState, reasons_of, state_of
 from evaluators.statistics.intervals import bootstrap_proportion, describe_bootstrap, paired_difference, prompt_of
 from evaluators.types import Metric, Row
 from mulosd.errors import DataError
-from mulosd.types import GENEVAL_TASKS, Estimate
-
-Scores = Mapping[str, float]
+from mulosd.types import GENEVAL_TASKS, Estimate, Values
 
 
 class GenEvalEvaluator:
-    """Scores rows whose `metadata` carries GenEval's tag, include and exclude.
+    """Values rows whose `metadata` carries GenEval's tag, include and exclude.
 
     color_classifier(image, detection) names the colour of one instance; `colors` are the words it can answer with
     (None: any) and `color_identity` says what it is where it is not part of the detector.
@@ -149,7 +147,7 @@ class GenEvalEvaluator:
         )
 
 
-def paired_overall_difference(a: Mapping[str, Scores], b: Mapping[str, Scores]) -> Estimate:
+def paired_overall_difference(a: Mapping[str, Values], b: Mapping[str, Values]) -> Estimate:
     """overall(a) - overall(b) over the images both have, prompts resampled inside their task.
 
     a, b: task -> `per_sample` of the metric `geneval/<task>`. Raises DataError when a task has no shared image.
@@ -166,7 +164,7 @@ def _scores(records: Mapping[str, Record]) -> dict[str, float]:
     return {key: float(records[key]["correct"]) for key in sorted(records) if records[key]["status"] == "scored"}
 
 
-def _per_prompt(scores: Scores) -> dict[str, float]:
+def _per_prompt(scores: Values) -> dict[str, float]:
     """Best score of each prompt under a name like a sample's, so that each prompt is its own cluster."""
     best: dict[str, float] = {}
     for key, value in scores.items():

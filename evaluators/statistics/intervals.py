@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mulosd.errors import DataError
-from mulosd.types import Estimate, Floats, Interval
+from mulosd.types import Estimate, Floats, Interval, Values
 
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
@@ -24,8 +24,6 @@ NOTHING_SHARED = "no value to average: no sample has a score on every side; chec
 
 # Prompt indices drawn at a time (8 bytes each): bounds the memory, and small enough to stay in a core's cache.
 _BLOCK = 1 << 17
-
-Values = Mapping[str, float]
 
 
 @dataclass(frozen=True)

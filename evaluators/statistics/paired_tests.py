@@ -13,14 +13,12 @@ import numpy as np
 
 from evaluators.statistics.intervals import NOTHING_SHARED, prompt_of, wilson_interval
 from mulosd.errors import DataError
-from mulosd.types import Estimate, Floats, Interval
+from mulosd.types import Estimate, Floats, Interval, Values
 
 FLIPS = 10_000  # random sign patterns where not all are tried
 MAX_EXACT = 14  # prompts with a difference up to which all 2^n patterns are tried
 SEED = 0
 _BLOCK = 512  # sign patterns at a time: bounds the memory
-
-Values = Mapping[str, float]
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ from typing import Any
 
 from evaluators.statistics import intervals as statistics
 from mulosd.errors import DataError
-from mulosd.types import GENEVAL_TASKS, Estimate
+from mulosd.types import GENEVAL_TASKS, Estimate, Values
 
-Values = Mapping[str, float]
 Metrics = Mapping[str, Mapping[str, Any]]
 Summary = dict[str, Any]
 

@@ -18,7 +18,7 @@ from evaluators.statistics import intervals as statistics
 from evaluators.statistics.paired_tests import limits_where_all_agree
 from mulosd.errors import DataError
 from mulosd.methods import DRAFT_KNOBS, SAMPLER_KNOBS
-from mulosd.types import FORWARD_COUNTERS, GENEVAL_TASKS, Estimate, Interval
+from mulosd.types import FORWARD_COUNTERS, GENEVAL_TASKS, Estimate, Interval, Values
 
 OVERALL = "geneval/overall"
 DETAIL = "detail/accuracy"
@@ -27,8 +27,6 @@ DPG = "dpg/overall"
 # manifold, and distances between distributions are not means.
 MARKED = ("forwards", "geneval", "dpg", "detail", "precision_effnet")
 NON_INFERIORITY_MARGIN = 0.05  # GenEval overall: the largest loss against ar that still counts as none
-
-Values = Mapping[str, float]
 
 
 @dataclass

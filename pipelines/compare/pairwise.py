@@ -13,7 +13,6 @@ from typing import Any, Literal
 from dashboards.numbers import NOT_A_KNOB
 from dashboards.pair import Change, Pair, PairMetric, Setting
 from dashboards.rows import CellRow, Picture
-from dashboards.table import Direction
 from evaluators.geneval import paired_overall_difference
 from evaluators.statistics import intervals as statistics
 from evaluators.statistics import paired_tests
@@ -22,7 +21,7 @@ from mulosd.errors import DataError, UserError, unknown_name
 from mulosd.families.card import load_card
 from mulosd.families.encoder_facts import conditions_are_greedy
 from mulosd.methods import METHODS, all_knobs, configure
-from mulosd.types import GENEVAL_TASKS, Estimate
+from mulosd.types import GENEVAL_TASKS, Direction, Estimate, Values
 from pipelines.compare.compare import DETAIL, NON_INFERIORITY_MARGIN, OVERALL, forwards_of
 from pipelines.compare.pair_inputs import Side
 from pipelines.store.results import pictures
@@ -34,7 +33,6 @@ CHANGE_METRICS = (OVERALL, DETAIL)
 # Copies of what other metrics say.
 SKIPPED = ("geneval/image_mean", "geneval/prompt_any", "speed/step_ratio")
 
-Values = Mapping[str, float]
 Metrics = Mapping[str, Mapping[str, Any]]
 
 
