@@ -8,8 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from evaluators.types import Evaluator
-from mulosd.errors import ConfigError, unknown_name
+from mulosd.errors import ConfigError, EnvironmentProblem, unknown_name
 from mulosd.registry import Registry
+
+# What an evaluator consists of (`evaluators.types.Evaluator`).
+PARTS = ("name", "version", "state", "protocol", "prepare", "score", "merge", "finalize")
 
 
 def build_evaluator(name: str, **context: Any) -> Evaluator:
@@ -27,7 +30,13 @@ def build_evaluator(name: str, **context: Any) -> Evaluator:
     for key, parameter in known.items():
         if parameter.default is parameter.empty and key not in context:
             raise ConfigError(f"evaluator {name}: the setting {key!r} is required; give it.")
-    return build(**context)
+    built = build(**context)
+    if lacking := [part for part in PARTS if not hasattr(built, part)]:  # an evaluator of another package
+        raise EnvironmentProblem(
+            f"evaluator {name!r} does not have {', '.join(lacking)} (evaluators.types.Evaluator); correct or uninstall "
+            "its package."
+        )
+    return built
 
 
 def build_geneval(

@@ -49,11 +49,12 @@ def load(spec):
     return [Prompt("toyset", "a", f"a red {spec['word']}")]
 """
 SCORE = """
+from evaluators.state import SampleState
 from evaluators.types import Metric
 
 
 class Rows:
-    name, version = "rows", "1"
+    name, version, state = "rows", "1", SampleState
 
     def protocol(self):
         return {}
@@ -62,13 +63,13 @@ class Rows:
         pass
 
     def score(self, rows):
-        return {row["sample_id"]: 1.0 for row in rows}
+        return SampleState({row["sample_id"]: {"rows": 1} for row in rows})
 
     def merge(self, a, b):
-        return {**a, **b}
+        return a.merge(b)
 
     def finalize(self, state):
-        return [Metric("rows", float(len(state)), "none", "", len(state), 0, self.version)]
+        return [Metric("rows", float(len(state.records)), "none", "", len(state.records), 0, self.version)]
 """
 ENTRIES = """
 [mulosd.methods]
@@ -129,7 +130,7 @@ def mulosd(package: Path, *commands: list[str]) -> list[str]:
 def test_what_a_package_adds_is_used_everywhere(package: Path) -> None:
     sweep, store, png = str(package / "added.yaml"), str(package / "store"), str(package / "x.png")
     target = ["--target", "tiny-mid", "--prompt", "a red circle", "--method", "backwards", "--out", png]
-    listed, page, plan, cost, explained, generated, _, table = mulosd(
+    listed, page, plan, cost, explained, generated, ran, table = mulosd(
         package,
         ["methods"],
         ["methods", "backwards"],
@@ -148,6 +149,7 @@ def test_what_a_package_adds_is_used_everywhere(package: Path) -> None:
     assert "steps              3" in explained
     assert "not known in advance: backwards has no formula; ar takes 256" in explained
     assert "x.png: 512 forwards for 256 tokens" in generated
+    assert "decoded 2" in ran
     assert "| backwards steps=3 |" in table
     assert "768" in table
     assert len(list((package / "store").glob("cells/*/scores/rows-*/metrics.json"))) == 2

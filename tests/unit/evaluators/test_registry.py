@@ -1,9 +1,11 @@
 """Names and settings are strict, and building is lazy."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from evaluators.registry import EVALUATORS, build_evaluator
-from mulosd.errors import ConfigError
+from mulosd.errors import ConfigError, EnvironmentProblem
 from tests.unit.evaluators.helpers import LookupDetector, png, row
 
 DETECTOR = LookupDetector({})
@@ -54,3 +56,9 @@ def test_geneval_takes_the_detectors_colors() -> None:
 def test_wrong_names_and_settings(name: str, settings: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_evaluator(name, **settings)
+
+
+def test_an_evaluator_from_outside_that_lacks_something_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EVALUATORS._loaded, "speed", lambda: SimpleNamespace(name="speed", version="1"))
+    with pytest.raises(EnvironmentProblem, match="evaluator 'speed' does not have state, protocol, prepare, score"):
+        build_evaluator("speed")
