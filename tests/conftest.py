@@ -1,6 +1,7 @@
 """Markers that are off by default say why they are skipped; the rest runs everywhere."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is loaded: workers share the cores
     cores = len(os.sched_getaffinity(0)) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores)))
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as under nohup or `&`: children would ignore it too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples on every machine, and no time limit that a busy one would miss. To look for new examples:
 # pytest --hypothesis-profile=default

@@ -40,7 +40,7 @@ def test_cells_can_be_read_as_they_finish(tmp_path: Path) -> None:
     assert seen[0][1] == [("ar", 10, False)]
     assert seen[3][1] == [("ar", 10, True), *((f"mulosd pool_k=2 tau={tau}", 10, False) for tau in (0.05, 0.2))]
     store = Store.existing(tmp_path)
-    assert read_results(store).notes == ()
+    assert not any("Unfinished" in note for note in read_results(store).notes)
     assert list(read_results(store).rows) == collect(store)
     assert all(is_scored for _, _, is_scored in counted(read_results(store).rows))
     (folder,) = (tmp_path / "sweeps").iterdir()
