@@ -232,21 +232,30 @@ def _state_name(job: ScoreJob, index: int) -> str:
 
 def _states(folder: Path) -> dict[str, StateReport]:
     """States by file name; {} where the manifest is missing or damaged: its chunks are scored again."""
-    if not _is_whole(folder / MANIFEST):
+    files = _entries(folder / MANIFEST, "files")
+    try:
+        return {name: StateReport(name=name, **entry) for name, entry in files.items()}
+    except TypeError:  # whole, but not a manifest of states
         return {}
-    files = read_json(folder / MANIFEST)["files"]
-    return {name: StateReport(name=name, **entry) for name, entry in files.items()}
 
 
 def _results(folder: Path) -> dict[str, Any]:
     """Results by the digest of their basis; {} where metrics.json is missing or damaged."""
-    results: dict[str, Any] = read_json(folder / METRICS)["results"] if _is_whole(folder / METRICS) else {}
-    return results
+    return _entries(folder / METRICS, "results")
+
+
+def _entries(path: Path, key: str) -> dict[str, Any]:
+    """The mapping under `key` of a published file; {} where the file is missing, damaged or of another form."""
+    try:
+        value = read_json(path)
+    except DataError:
+        return {}
+    entries = value.get(key) if isinstance(value, dict) else None
+    return entries if isinstance(entries, dict) else {}
 
 
 def _is_whole(path: Path) -> bool:
     try:
-        read_json(path)
+        return isinstance(read_json(path), dict)
     except DataError:
         return False
-    return True

@@ -91,6 +91,10 @@ def test_features_are_computed_once_for_all_that_rest_on_them(tmp_path: Path, mo
         path.unlink()
     assert run_sweep(sweep_of("frechet", "kid", "precision_recall"), out=tmp_path).scores_done == 1
     assert sum(seen) == 12
+    for path in cell.glob("scores/frechet-*/manifest.json"):
+        path.write_bytes(b"damaged")
+    assert run_sweep(sweep_of("frechet", "kid", "precision_recall"), out=tmp_path).scores_done == 1
+    assert list(verify_store(tmp_path)) == []
     for path in cell.glob("scores/features-*/*.safetensors"):
         path.unlink()
     assert run_sweep(sweep_of("frechet", "kid", "precision_recall"), out=tmp_path).scores_done == 1

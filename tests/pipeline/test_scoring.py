@@ -14,7 +14,7 @@ from safetensors.numpy import save
 from evaluators.features.base import FeatureState
 from evaluators.state import SampleState
 from mulosd.errors import DataError
-from mulosd.files.publish import sha256_hex
+from mulosd.files.publish import publish_json, sha256_hex
 from mulosd.stage.verify import verify_store
 from pipelines.plan.build import build_plan
 from pipelines.run.driver import run_sweep
@@ -135,6 +135,17 @@ def test_a_run_scores_again_what_verify_finds_damaged(tmp_path: Path, name: str)
     assert verify_store(tmp_path) == []
     assert collect(tmp_path) == before
     assert run_sweep(toy_sweep(), out=tmp_path).scores_done == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("manifest.json", [1]), ("manifest.json", {"files": {"a": {}}}), ("metrics.json", 5)]
+)
+def test_a_whole_file_of_another_form_is_made_again(tmp_path: Path, name: str, value: Any) -> None:
+    run_sweep(toy_sweep(), out=tmp_path)
+    before = collect(tmp_path)
+    publish_json(next(tmp_path.glob("cells/*/scores/*")) / name, value)
+    assert run_sweep(toy_sweep(), out=tmp_path).scores_done == 1
+    assert collect(tmp_path) == before
 
 
 def test_scores_of_replaced_images_are_not_reported(tmp_path: Path) -> None:
