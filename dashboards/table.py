@@ -161,8 +161,12 @@ def ordered(rows: Sequence[CellRow]) -> list[CellRow]:
 
 
 def prompts_of(row: CellRow) -> str:
-    """Benchmarks of a row's samples, read from the sample ids: `scenes`, or `coco+geneval`."""
-    return "+".join(sorted({sample.split("/")[0] for sample in _samples(row)}))
+    """Benchmarks of a row's samples, read from the sample ids: `scenes`, or `coco+geneval`.
+
+    A cell whose images all failed has no counters; its metrics name the samples that they miss.
+    """
+    missed = (sample for metric in row.metrics.values() for sample in metric.get("missing", ()))
+    return "+".join(sorted({sample.split("/")[0] for sample in _samples(row) or missed}))
 
 
 def _samples(row: CellRow) -> Mapping[str, Any]:

@@ -43,6 +43,15 @@ def test_groups_of_targets_stay_together() -> None:
     assert "| target | method | n |" in render(table, "md")
 
 
+def test_a_cell_whose_images_all_failed_stays_in_its_group() -> None:
+    failed = row("b", "mulosd", geneval=None)
+    failed.counters["forwards_verify"].clear()
+    failed.metrics["geneval/overall"]["missing"] = dict.fromkeys(IDS, "it failed")
+    table = table_of(row("a", "ar"), failed, row("c", "zipar"))
+    assert {r.prompts for r in table.rows} == {"scenes"}
+    assert "| prompts |" not in render(table, "md")
+
+
 def test_missing_value_is_a_dash_with_its_reason() -> None:
     table = table_of(row("a", "ar", geneval=None))
     cell = table.rows[0].cells["geneval"]
