@@ -1,10 +1,12 @@
 """The scores of a sweep as one long table: a row per cell, metric and sample, with the method and its knobs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mulosd.errors import ConfigError, DataError
+from mulosd.methods import METHODS, declared_knobs
+from mulosd.methods.knobs import has_default
 from pipelines.store.layout import Store
 from pipelines.store.results import resolve_sweep
 from pipelines.store.scores import METRICS, read_result, read_samples
@@ -26,8 +28,8 @@ def export_scores(store: Store, out: Path, sweep_key: str | None = None, *, dry_
     refuse_package(out)
     key = resolve_sweep(store, sweep_key)
     record = store.read_sweep(key)
-    rows = [row for cell in record["cells"] for row in _cell_rows(store, record, key, cell)]
     knobs = sorted({name for cell in record["cells"] for name in cell["knobs"]})
+    rows = [row for cell in record["cells"] for row in _cell_rows(store, record, key, cell, knobs)]
     names = ("sweep", "sweep_key", "cell_key", "target", "method", *(f"knob_{name}" for name in knobs), *_SCORE)
     if not dry_run:
         from mulosd.stage.scores import publish_rows
@@ -50,13 +52,15 @@ _SCORE = (
 )
 
 
-def _cell_rows(store: Store, record: Mapping[str, Any], key: str, cell: Mapping[str, Any]) -> list[Row]:
+def _cell_rows(
+    store: Store, record: Mapping[str, Any], key: str, cell: Mapping[str, Any], knobs: Sequence[str]
+) -> list[Row]:
     head = {
         "sweep": record["name"],
         "sweep_key": key,
         **{name: cell[name] for name in ("cell_key", "target", "method")},
     }
-    head |= {f"knob_{name}": value for name, value in cell["knobs"].items()}
+    head |= {f"knob_{name}": value for name, value in _knob_values(cell, knobs).items()}
     rows: list[Row] = []
     for evaluator, (name, digest) in record["scores"].get(cell["cell_key"], {}).items():
         folder = store.cell_dir(cell["cell_key"]) / "scores" / name
@@ -72,6 +76,13 @@ def _cell_rows(store: Store, record: Mapping[str, Any], key: str, cell: Mapping[
             units = {"evaluator": evaluator, "unit": metric["unit"], "direction": metric["direction"]}
             rows.append({**head, **sample, **ids, **units})
     return rows
+
+
+def _knob_values(cell: Mapping[str, Any], knobs: Sequence[str]) -> dict[str, Any]:
+    """Values of a cell's knobs, those at their defaults too; null where the method lacks one or is not installed."""
+    declared = declared_knobs(METHODS[cell["method"]]) if cell["method"] in METHODS else {}
+    defaults = {name: knob.default for name, knob in declared.items() if has_default(knob)}
+    return {name: cell["knobs"].get(name, defaults.get(name)) for name in knobs}
 
 
 def _parts(sample_id: str) -> tuple[str, int]:

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from mulosd.errors import ConfigError, DataError
 from mulosd.files.publish import publish_json, read_json
+from mulosd.methods import MuLoSD
 from mulosd.stage.verify import verify_store
 from pipelines.cli.main import cli
 from pipelines.run.driver import run_sweep
@@ -45,6 +46,13 @@ def test_a_row_per_cell_metric_and_sample(store: Store, tmp_path: Path) -> None:
         if row["prompt_id"] != "003":
             assert row["value"] == cells[row["cell_key"]].metrics["mean"]["per_sample"][row["sample_id"]]
             assert row["reason"] == ""
+
+
+def test_a_knob_at_its_default_has_that_value(tmp_path: Path) -> None:
+    methods = [{"method": "ar"}, {"method": "mulosd"}, {"method": "mulosd", "set": {"tau": 0.2}}]
+    run_sweep(toy_sweep(methods=methods), out=tmp_path / "store", limit=1)
+    rows = exported(Store.existing(tmp_path / "store"), tmp_path / "t.parquet")
+    assert [row["knob_tau"] for row in rows] == [None, MuLoSD().tau, 0.2]
 
 
 def test_a_failed_sample_is_null_with_its_reason(store: Store, tmp_path: Path) -> None:
