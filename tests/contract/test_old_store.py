@@ -52,6 +52,8 @@ def test_its_states_were_pickles_and_are_made_again(store: Store, caplog: pytest
     for metrics in after.values():
         for metric in metrics.values():
             assert metric.pop("missing") == {}
+            if metric["name"] == "fd_effnet":  # last digits depend on the threads of the process
+                metric["value"] = pytest.approx(metric["value"], rel=1e-3)
     assert after == before
     assert verify_store(store.root) == []
     assert "scores: 20 cached, 0 computed" in run_sweep(load_sweep(SWEEP, []), out=store.root, limit=2).summary()

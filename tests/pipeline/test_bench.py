@@ -266,7 +266,7 @@ def test_the_command_brings_table_and_mlflow_up_to_date(
     tmp_path: Path, sweep: Sweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logged = []
-    monkeypatch.setattr("pipelines.cli.main._load", lambda *_: sweep)
+    monkeypatch.setattr("pipelines.cli.sweeps.load", lambda *_: sweep)
     monkeypatch.setattr(
         "pipelines.tracking.log_sweep.track", lambda store, key, tracking_uri: logged.append(key) or True
     )

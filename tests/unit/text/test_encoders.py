@@ -310,3 +310,9 @@ def test_conditions_of_two_lengths_make_no_batch(t5: T5, tar: TarLLM) -> None:
     rows = [*pack(t5.encode(["a"], [0]).condition), *pack(tar.encode(["a"], [1]).condition)]
     with pytest.raises(ValueError, match="cannot form a batch"):
         unpack(rows)
+
+
+def test_tiny_says_which_words_it_does_not_know() -> None:
+    encoder = build_encoder(load_card("tiny-mid"), device="cpu", dtype="float32")
+    encoded = encoder.encode(["一二", "a photo of a red circle"], [0, 0])
+    assert encoded.tokens == (PromptTokens(read=0, unknown=1), PromptTokens(read=2))
