@@ -21,13 +21,17 @@ def verify(folder: Path) -> None:
     from mulosd.stage.verify import mixed_versions, verify_store
     from pipelines.store.upkeep import refused_cells
 
-    problems = [*verify_store(folder), *refused_cells(folder)]
+    damaged, refused = list(verify_store(folder)), list(refused_cells(folder))
     for line in mixed_versions(folder):
         click.echo(line)
-    for problem in problems:
+    for problem in (*damaged, *refused):
         click.echo(problem)
-    if problems:
-        raise DataError(f"{folder}: {len(problems)} problem(s); `mulosd stage repair` moves what is damaged away.")
+    if damaged:
+        raise DataError(
+            f"{folder}: {len(damaged) + len(refused)} problem(s); `mulosd stage repair` moves what is damaged away."
+        )
+    if refused:
+        raise DataError(f"{folder}: no run continues {len(refused)} cell(s); keep them to read, or delete them.")
     click.echo(f"{folder}: every chunk matches its manifest")
 
 

@@ -163,9 +163,21 @@ def test_verify_names_cells_with_settings_that_are_refused_today(store: Store) -
         (problem,) = refused_cells(folder)
         assert problem.path == path
         assert "guidance = 0.5 is too small; the smallest allowed value is 1 (no guidance)" in str(problem)
-        with pytest.raises(DataError, match=r"1 problem\(s\)"):
+        with pytest.raises(DataError, match=r"no run continues 1 cell"):
             call("verify", folder)
     with pytest.raises(ConfigError, match=r"guidance = 0\.5 is too small"):
         toy_sweep(methods=[{"method": "ar", "set": {"guidance": 0.5}}])
     assert list(repair_store(store)) == []
     assert refused_cells(store.cell_dir(cell_keys(store)[1])) == []
+
+
+def test_verify_advises_no_repair_where_nothing_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pipelines.cli.stage import verify
+
+    run_sweep(toy_sweep(), out=tmp_path, limit=1)
+    monkeypatch.setattr("pipelines.store.upkeep.refused_cells", lambda folder: ["an old cell"])
+    with pytest.raises(DataError, match="no run continues 1 cell"):
+        verify.callback(tmp_path)
+    next(tmp_path.glob("cells/*/images/*.parquet")).write_bytes(b"damaged")
+    with pytest.raises(DataError, match=r"2 problem\(s\); `mulosd stage repair`"):
+        verify.callback(tmp_path)
