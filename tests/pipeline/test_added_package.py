@@ -113,7 +113,7 @@ def mulosd(package: Path, *commands: list[str]) -> list[str]:
         f"done = CliRunner().invoke(cli, {words!r}); print(done.output, done.exception or '', '<end>')"
         for words in commands
     )
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(package), str(ROOT)])}
+    env = {**os.environ, "PYTHONIOENCODING": "utf-8", "PYTHONPATH": os.pathsep.join([str(package), str(ROOT)])}
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=package,

@@ -91,7 +91,7 @@ def test_exit_code_and_relative_paths(head: str, folder: Path) -> None:
 def test_one_driver_at_a_time_and_stop(head: str, folder: Path) -> None:
     waiting = Job(("python", "-c", "import time; print('up', flush=True); time.sleep(600)"), folder, "wait", {"a": "b"})
     submission_id = submit(waiting, head)
-    with pytest.raises(ConfigError, match=f"running already as {submission_id}"):
+    with pytest.raises(ConfigError, match=f"already running as {submission_id}"):
         submit(waiting, head)
     assert stop(submission_id, head) == "STOPPED"
     assert follow(submission_id, head, lambda _: None) == 143

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mulosd.stage.verify import verify_store
+from tests.fakes import SLEEP_S
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -23,6 +24,7 @@ def run_cluster(folder: Path) -> "subprocess.CompletedProcess[str]":
     notes.mkdir(parents=True)
     env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     env |= {"NOTES": str(notes), "PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
+    env[SLEEP_S] = "1"  # the work must outlast the start of the last actor, also on a busy machine
     command = [sys.executable, "-m", "tests.ray.multinode_driver", str(folder / "store")]
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=900, check=False)
 
