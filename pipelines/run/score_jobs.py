@@ -107,7 +107,7 @@ def basis_of(store: Store, cell: Cell) -> Basis:
 def is_scored(job: ScoreJob) -> bool:
     """Whether metrics.json holds the result on this basis, and everything that it rests on is there and whole."""
     result = _results(job.folder).get(job.digest, {})
-    if not _has_samples(job.folder, result) or not _is_whole(job.folder / MANIFEST):
+    if not _has_samples(job.folder, result) or _mapping(job.folder / MANIFEST) is None:
         return False
     return job.states != job.folder or not _stale(job)
 
@@ -181,7 +181,7 @@ def finish_job(job: ScoreJob, *, current_chunks: frozenset[str]) -> list[Metric]
         "samples": _publish_samples(job, metrics),
     }
     header = {"evaluator": job.evaluator.name, "version": job.evaluator.version, "protocol": job.evaluator.protocol()}
-    if not _is_whole(job.folder / MANIFEST):
+    if _mapping(job.folder / MANIFEST) is None:
         publish_json(job.folder / MANIFEST, {"files": {}})  # its states are with the source
     publish_json(path, {**header, "results": results})
     kept = {result["samples"]["file"] for result in results.values() if "samples" in result}
@@ -246,16 +246,14 @@ def _results(folder: Path) -> dict[str, Any]:
 
 def _entries(path: Path, key: str) -> dict[str, Any]:
     """The mapping under `key` of a published file; {} where the file is missing, damaged or of another form."""
-    try:
-        value = read_json(path)
-    except DataError:
-        return {}
-    entries = value.get(key) if isinstance(value, dict) else None
+    entries = (_mapping(path) or {}).get(key)
     return entries if isinstance(entries, dict) else {}
 
 
-def _is_whole(path: Path) -> bool:
+def _mapping(path: Path) -> dict[str, Any] | None:
+    """The mapping in a published file; None where the file is missing, damaged or of another form."""
     try:
-        return isinstance(read_json(path), dict)
+        value = read_json(path)
     except DataError:
-        return False
+        return None
+    return value if isinstance(value, dict) else None
