@@ -47,6 +47,18 @@ def plan(sweep: str, overrides: tuple[str, ...], limit: int | None, power: bool,
     click.echo("\n".join([describe(planned), *lines]))
 
 
+def tracking_options(command: Any) -> Any:
+    """--tracking-uri, --no-track and --quiet, for commands whose results are logged to MLflow."""
+    options = [
+        click.option("--tracking-uri", envvar="MULOSD_TRACKING_URI", help="MLflow store (default: OUT/mlflow.db)."),
+        click.option("--no-track", is_flag=True, help="Do not log to MLflow; `mulosd track OUT` does it later."),
+        click.option("--quiet", is_flag=True, help="No progress bar."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 @click.command()
 @sweep_options
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Store; many sweeps may share one.")
@@ -55,9 +67,7 @@ def plan(sweep: str, overrides: tuple[str, ...], limit: int | None, power: bool,
 @click.option("--num-gpus", multiple=True, metavar="[TARGET=]N", help="GPUs per Ray actor; fractions are allowed.")
 @click.option("--limit", type=click.IntRange(1), help="Only the first N prompts.")
 @click.option("--dry-run", is_flag=True, help="Say what is cached and what is left; write nothing.")
-@click.option("--tracking-uri", envvar="MULOSD_TRACKING_URI", help="MLflow store (default: OUT/mlflow.db).")
-@click.option("--no-track", is_flag=True, help="Do not log to MLflow; `mulosd track OUT` does it later.")
-@click.option("--quiet", is_flag=True, help="No progress bar.")
+@tracking_options
 def run(
     sweep: str,
     overrides: tuple[str, ...],
@@ -93,9 +103,7 @@ def run(
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Store that holds the sweep.")
 @click.option("--threads", type=click.IntRange(1), help="torch threads (default: what torch chooses).")
 @click.option("--force", is_flag=True, help="Measure again even if an equal run exists.")
-@click.option("--tracking-uri", envvar="MULOSD_TRACKING_URI", help="MLflow store (default: OUT/mlflow.db).")
-@click.option("--no-track", is_flag=True, help="Do not log to MLflow; `mulosd track OUT` does it later.")
-@click.option("--quiet", is_flag=True, help="No progress bar.")
+@tracking_options
 def bench(
     sweep: str,
     overrides: tuple[str, ...],
